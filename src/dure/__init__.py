@@ -1,0 +1,1 @@
+"""dure: federated learning."""
