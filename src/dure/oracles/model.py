@@ -1,0 +1,225 @@
+"""A model: how variables begin, and what they make of a batch.
+
+Whatever framework it comes from, a model is two pure functions. Everything else in dure (oracles, the
+engine, evaluation) speaks to these two only.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jaxtyping import Array, PyTree
+
+from dure.errors import ConfigError
+from dure.oracles.layout import Variables
+
+_KEYWORDS = ("train", "key", "mask", "buffers")
+
+
+@dataclass(frozen=True)
+class Model:
+    """Two pure functions and what one must know about them.
+
+    Attributes:
+        init: key → `Variables`.
+        apply: `apply(variables, inputs, *, train, key, mask)` → (outputs, new buffers). `train` is a
+            Python bool; `key` a typed JAX key or None; `mask` (B,) float32, 1 for rows that are there and
+            0 for padding, or None when all are. With train=False the buffers come back unchanged.
+        name: for records.
+        needs_key: True if training draws random numbers (dropout); apply then wants `key`.
+        masked: True if padded rows (mask 0) reach nothing but their own outputs: rows are independent,
+            or the batch statistics leave them out. When False, batches must not be padded.
+    """
+
+    init: Callable[[Array], Variables]
+    apply: Callable[..., tuple[Any, PyTree]]
+    name: str = "model"
+    needs_key: bool = False
+    masked: bool = True
+
+    @staticmethod
+    def from_functions(
+        init: Callable[..., Any], apply: Callable[..., Any], *, name: str | None = None
+    ) -> "Model":
+        """A model from pure functions.
+
+        Args:
+            init: key → parameters (any pytree of float arrays), or key → `Variables(params, buffers)`.
+            apply: `apply(params, x)` → outputs. It may also have parameters named `train` (bool), `key`
+                (None when train is False), `mask` ((B,) float32, 0 for padded rows) and `buffers`; each is
+                passed by name when the signature has it. With `buffers` it returns (outputs, new buffers).
+                Without `mask` and `buffers` the rows of a batch are taken to be independent.
+            name: for records; by default the name of `apply`.
+
+        Raises:
+            ConfigError: a signature that can't be called like this, with what is in the way.
+        """
+        wanted = _keywords(apply)
+        _check_init(init)
+        stateful = "buffers" in wanted
+
+        def initial(key: Array) -> Variables:
+            made = init(key)
+            variables = made if isinstance(made, Variables) else Variables(made, {})
+            if jax.tree.leaves(variables.buffers) and not stateful:
+                raise ConfigError(
+                    f"init returns buffers, but {_called(apply)} has no parameter `buffers`. Add one and return "
+                    "(outputs, new_buffers)."
+                )
+            return variables
+
+        def forward(
+            variables: Variables,
+            inputs: Any,
+            *,
+            train: bool = False,
+            key: Array | None = None,
+            mask: Array | None = None,
+        ) -> tuple[Any, PyTree]:
+            if train and key is None and "key" in wanted:
+                raise ConfigError(f"{_called(apply)} takes a key: give key= when train=True.")
+            given = {"train": train, "key": key if train else None, "mask": mask, "buffers": variables.buffers}
+            result = apply(variables.params, inputs, **{k: v for k, v in given.items() if k in wanted})
+            if not stateful:
+                return result, variables.buffers
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise ConfigError(
+                    f"{_called(apply)} takes `buffers` and must return (outputs, new_buffers); it returned "
+                    f"{type(result).__name__}."
+                )
+            outputs, buffers = result
+            return outputs, buffers if train else variables.buffers
+
+        return Model(
+            initial,
+            forward,
+            name or getattr(apply, "__name__", "model"),
+            needs_key="key" in wanted,
+            masked="mask" in wanted or not stateful,
+        )
+
+    @staticmethod
+    def from_flax(
+        module: Any, example_input: Any, *, name: str | None = None, rngs: tuple[str, ...] = ("dropout",)
+    ) -> "Model":
+        """A model from a `flax.linen` module.
+
+        All collections but "params" are buffers. The train/eval switch is found by the usual names (`train`,
+        `training`, `is_training`, `deterministic`, `use_running_average`); a BatchNorm or Dropout that is told
+        neither by its own arguments follows dure's `train`. Padded rows are kept out of BatchNorm's statistics.
+
+        flax's conventions hold: its momentum 0.99 keeps 99 % of the old statistic (torch writes that 0.01),
+        and its running variance is the biased one (divided by n, where torch divides by n − 1).
+
+        Args:
+            module: the module, not yet bound.
+            example_input: one input batch (or anything with shape and dtype), for shapes.
+            name: for records; by default the class' name.
+            rngs: names of the random streams that the module draws from in training.
+
+        Raises:
+            ConfigError: flax is not installed, the module isn't a linen module, or its call doesn't work on
+                the example.
+        """
+        from dure.oracles.adapters_flax import linen_model
+
+        return linen_model(module, example_input, name, rngs)
+
+    @staticmethod
+    def from_equinox(
+        module: Any, *, batched: bool = False, name: str | None = None, needs_key: bool | None = None
+    ) -> "Model":
+        """A model from an `equinox` module.
+
+        Inexact arrays are parameters; all else (functions, integer arrays, flags) is closed over. The module
+        is put in inference mode when train is False. Padded rows are kept out of `eqx.nn.BatchNorm`.
+
+        Args:
+            module: a module, a pair (module, state) as from `eqx.nn.make_with_state`, or a function
+                key → module (or pair). Only the function makes the start depend on the seed: a module starts
+                from the arrays that it holds.
+            batched: True if the module takes a whole batch; False (equinox' habit) if it takes one example.
+            name: for records; by default the class' name.
+            needs_key: whether training draws random numbers; None: if there is a Dropout inside.
+
+        Raises:
+            ConfigError: equinox is not installed, or this is no equinox module.
+        """
+        from dure.oracles.adapters_equinox import equinox_model
+
+        return equinox_model(module, batched, name, needs_key)
+
+
+def as_model(thing: Any, example_input: Any = None) -> Model:
+    """A `Model` from what a user has.
+
+    Args:
+        thing: a `Model`, a pair of functions (init, apply), a `flax.linen` module, an equinox module, or a
+            pair (equinox module, state).
+        example_input: an input batch; needed for flax modules.
+
+    Raises:
+        ConfigError: none of these, or a flax module without an example.
+    """
+    if isinstance(thing, Model):
+        return thing
+    if _comes_from(thing, "flax.linen"):
+        if example_input is None:
+            raise ConfigError(
+                f"{type(thing).__name__} is a flax module and needs an example to find its shapes: "
+                "as_model(module, example_input) or Model.from_flax(module, example_input)."
+            )
+        return Model.from_flax(thing, example_input)
+    if _comes_from(thing, "equinox") or (
+        isinstance(thing, tuple) and len(thing) == 2 and _comes_from(thing[0], "equinox")
+    ):
+        return Model.from_equinox(thing)
+    if isinstance(thing, tuple) and len(thing) == 2 and callable(thing[0]) and callable(thing[1]):
+        return Model.from_functions(*thing)
+    raise ConfigError(
+        f"{type(thing).__name__} is not a model. Give a dure.Model, a pair (init, apply) of functions, a "
+        "flax.linen module or an equinox module."
+    )
+
+
+def _comes_from(thing: Any, package: str) -> bool:
+    """Whether a class of the package is among the ancestors, without importing the package."""
+    return any(
+        c.__module__ == package or c.__module__.startswith(package + ".") for c in type(thing).__mro__
+    )
+
+
+def _called(function: Callable[..., Any]) -> str:
+    return f"apply ({getattr(function, '__name__', type(function).__name__)})"
+
+
+def _keywords(apply: Callable[..., Any]) -> frozenset[str]:
+    """Which of train, key, mask and buffers the function takes by name."""
+    parameters = list(inspect.signature(apply).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    spread = any(p.kind == p.VAR_POSITIONAL for p in parameters)
+    if len(positional) < 2 and not spread:
+        raise ConfigError(f"{_called(apply)} must take (params, inputs); its signature is {_shown(apply)}.")
+    extra = [p for p in parameters if p not in positional[:2]]
+    for p in extra:
+        required = p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        if required and (p.name not in _KEYWORDS or p.kind == p.POSITIONAL_ONLY):
+            raise ConfigError(
+                f"{_called(apply)} has a required parameter {p.name!r} that dure can't fill; it passes "
+                f"(params, inputs) and by name {', '.join(_KEYWORDS)}. Wrap it: lambda params, x: ….  "
+                f"Its signature is {_shown(apply)}."
+            )
+    return frozenset(p.name for p in extra if p.name in _KEYWORDS and p.kind != p.POSITIONAL_ONLY)
+
+
+def _check_init(init: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(init).bind(None)
+    except TypeError:
+        raise ConfigError(f"init must take one argument, a key; its signature is {_shown(init)}.") from None
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    return str(inspect.signature(function))
