@@ -1,5 +1,7 @@
 """Models without convolutions: linear, logistic, multilayer perceptrons."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
@@ -47,7 +49,8 @@ def logistic(inputs: int) -> Model:
         return Variables({"weight": jnp.zeros(inputs, jnp.float32), "bias": jnp.zeros((), jnp.float32)})
 
     def apply(params: PyTree, x: Shaped[Array, "B *s"]) -> Float[Array, " B"]:
-        return flat(x, inputs) @ params["weight"] + params["bias"]
+        logits: Array = flat(x, inputs) @ params["weight"] + params["bias"]
+        return logits
 
     return Model.from_functions(init, apply, name=f"logistic({inputs})")
 
@@ -87,7 +90,7 @@ def mlp(inputs: int, hidden: tuple[int, ...], outputs: int) -> Model:
     """
     widths = (inputs, *hidden, outputs)
     _positive(**{f"width[{i}]": width for i, width in enumerate(widths)})
-    pairs = list(zip(widths[:-1], widths[1:], strict=True))
+    pairs = list(pairwise(widths))
 
     def init(key: Array) -> Variables:
         keys = jax.random.split(key, len(pairs))
@@ -96,7 +99,7 @@ def mlp(inputs: int, hidden: tuple[int, ...], outputs: int) -> Model:
     def apply(params: PyTree, x: Shaped[Array, "B *s"]) -> Float[Array, "B o"]:
         x = flat(x, inputs)
         for i in range(1, len(pairs)):
-            x = jnp.maximum(dense(params[f"dense{i}"], x), 0)
+            x = jax.nn.relu(dense(params[f"dense{i}"], x))
         return dense(params[f"dense{len(pairs)}"], x)
 
     return Model.from_functions(init, apply, name=f"mlp({'-'.join(map(str, widths))})")

@@ -27,7 +27,7 @@ def dense_init(key: Array, inputs: int, outputs: int) -> Params:
 
 
 def dense(params: Params, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-    """x W + b."""
+    """The affine map x W + b."""
     return x @ params["weight"] + params["bias"]
 
 
@@ -50,11 +50,69 @@ def conv(params: Params, x: Float[Array, "B h w i"], padding: str) -> Float[Arra
 def max_pool(x: Float[Array, "B h w c"]) -> Float[Array, "B h2 w2 c"]:
     """2×2 windows of stride 2; H and W must be even.
 
-    A reshape and a max: the gradient of XLA's windowed reduction is a select-and-scatter, which is slow on CPU.
+    A reshape and a max: the gradient of XLA's windowed reduction is a select-and-scatter, slow on CPU.
     Where several values of a window are the largest they share the gradient.
     """
     b, h, w, c = x.shape
     return jnp.max(x.reshape(b, h // 2, 2, w // 2, 2, c), (2, 4))
+
+
+def batch_norm_init(channels: int) -> tuple[Params, Params]:
+    """Parameters (scale 1, shift 0) and buffers (mean 0, var 1, count 0) of a batch normalisation."""
+    params = {"scale": jnp.ones(channels, jnp.float32), "shift": jnp.zeros(channels, jnp.float32)}
+    buffers = {
+        "mean": jnp.zeros(channels, jnp.float32),
+        "var": jnp.ones(channels, jnp.float32),
+        "count": jnp.zeros((), jnp.int32),
+    }
+    return params, buffers
+
+
+def batch_norm(
+    params: Params,
+    buffers: Params,
+    x: Float[Array, "B *s c"],
+    *,
+    train: bool,
+    mask: Float[Array, " B"] | None = None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Float[Array, "B *s c"], Params]:
+    """Batch normalisation (Ioffe & Szegedy, 2015) over all dimensions but the last, with torch's statistics.
+
+    Training normalises by the batch's mean and biased variance and moves the running statistics by
+    `momentum` towards the mean and the *unbiased* variance, as torch does. (flax writes torch's 0.1 as 0.9
+    and keeps the biased variance.) Rows with mask 0 take no part.
+
+    Args:
+        params: scale and shift, (C,) each.
+        buffers: mean and var (C,), and count, the number of updates.
+        x: batch (B, ..., C).
+        train: False normalises by the running statistics and leaves the buffers alone.
+        mask: 1 for rows that are there; None: all.
+        momentum: weight of the new statistic.
+        eps: added to the variance.
+
+    Returns:
+        the normalised batch; the new buffers.
+    """
+    if not train:
+        mean, var = buffers["mean"], buffers["var"]
+    else:
+        weight = jnp.ones(x.shape[0], x.dtype) if mask is None else mask.astype(x.dtype)
+        weight = weight.reshape((-1,) + (1,) * (x.ndim - 1))
+        axes = tuple(range(x.ndim - 1))
+        values = jnp.sum(weight) * prod(x.shape[1:-1])
+        total = jnp.maximum(values, 1)
+        mean = jnp.sum(weight * x, axes) / total
+        var = jnp.sum(weight * jnp.square(x - mean), axes) / total
+        unbiased = var * total / jnp.maximum(values - 1, 1)
+        buffers = {
+            "mean": buffers["mean"] + momentum * (jax.lax.stop_gradient(mean) - buffers["mean"]),
+            "var": buffers["var"] + momentum * (jax.lax.stop_gradient(unbiased) - buffers["var"]),
+            "count": buffers["count"] + 1,
+        }
+    return (x - mean) * jax.lax.rsqrt(var + eps) * params["scale"] + params["shift"], buffers
 
 
 def flat(x: Shaped[Array, "B *s"], size: int) -> Float[Array, "B d"]:

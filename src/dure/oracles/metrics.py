@@ -113,7 +113,7 @@ def _pair(outputs: Array, targets: Array) -> tuple[Array, Array]:
     if out.shape != y.shape:
         raise ConfigError(
             f"The model's outputs have shape {outputs.shape} and the targets {targets.shape}: they must be "
-            "equal (a last dimension of 1 may be missing). Change the model's last layer or the target column."
+            "equal (a last dimension of 1 may be missing). Change the last layer or the target column."
         )
     return out, y
 
@@ -121,12 +121,12 @@ def _pair(outputs: Array, targets: Array) -> tuple[Array, Array]:
 def _check_labels(outputs: Array, targets: Array) -> None:
     if not jnp.issubdtype(targets.dtype, jnp.integer):
         raise ConfigError(
-            f"Class labels have dtype {targets.dtype}; they must be integers. For real targets use regression."
+            f"Class labels have dtype {targets.dtype}, not an integer one. For real targets use regression."
         )
     if outputs.shape[:-1] != targets.shape:
         raise ConfigError(
-            f"Logits have shape {outputs.shape} and labels {targets.shape}: logits must be labels' shape plus "
-            f"one dimension of classes, {(*targets.shape, 'C')}."
+            f"Logits have shape {outputs.shape} and labels {targets.shape}: logits must have the labels' "
+            "shape and one more dimension for the classes, such as (B, C) for (B,)."
         )
 
 

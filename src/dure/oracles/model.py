@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from dure.errors import ConfigError
@@ -65,8 +66,8 @@ class Model:
             variables = made if isinstance(made, Variables) else Variables(made, {})
             if jax.tree.leaves(variables.buffers) and not stateful:
                 raise ConfigError(
-                    f"init returns buffers, but {_called(apply)} has no parameter `buffers`. Add one and return "
-                    "(outputs, new_buffers)."
+                    f"init returns buffers, but {_called(apply)} has no parameter `buffers`. Add one and "
+                    "return (outputs, new_buffers)."
                 )
             return variables
 
@@ -80,7 +81,12 @@ class Model:
         ) -> tuple[Any, PyTree]:
             if train and key is None and "key" in wanted:
                 raise ConfigError(f"{_called(apply)} takes a key: give key= when train=True.")
-            given = {"train": train, "key": key if train else None, "mask": mask, "buffers": variables.buffers}
+            given = {
+                "train": train,
+                "key": key if train else None,
+                "mask": mask,
+                "buffers": variables.buffers,
+            }
             result = apply(variables.params, inputs, **{k: v for k, v in given.items() if k in wanted})
             if not stateful:
                 return result, variables.buffers
@@ -90,12 +96,12 @@ class Model:
                     f"{type(result).__name__}."
                 )
             outputs, buffers = result
-            return outputs, buffers if train else variables.buffers
+            return outputs, keep_if_empty(mask, buffers, variables.buffers) if train else variables.buffers
 
         return Model(
             initial,
             forward,
-            name or getattr(apply, "__name__", "model"),
+            name or str(getattr(apply, "__name__", "model")),
             needs_key="key" in wanted,
             masked="mask" in wanted or not stateful,
         )
@@ -107,8 +113,8 @@ class Model:
         """A model from a `flax.linen` module.
 
         All collections but "params" are buffers. The train/eval switch is found by the usual names (`train`,
-        `training`, `is_training`, `deterministic`, `use_running_average`); a BatchNorm or Dropout that is told
-        neither by its own arguments follows dure's `train`. Padded rows are kept out of BatchNorm's statistics.
+        `training`, `is_training`, `deterministic`, `use_running_average`); a BatchNorm or Dropout that the
+        module doesn't switch follows dure's `train`. Padded rows are kept out of BatchNorm's statistics.
 
         flax's conventions hold: its momentum 0.99 keeps 99 % of the old statistic (torch writes that 0.01),
         and its running variance is the biased one (divided by n, where torch divides by n − 1).
@@ -184,11 +190,17 @@ def as_model(thing: Any, example_input: Any = None) -> Model:
     )
 
 
+def keep_if_empty(mask: Array | None, new: PyTree, old: PyTree) -> PyTree:
+    """The new buffers, or the old ones when no row of the batch was there (statistics of nothing)."""
+    if mask is None:
+        return new
+    present = jnp.any(mask > 0)
+    return jax.tree.map(lambda a, b: jnp.where(present, a, b), new, old)
+
+
 def _comes_from(thing: Any, package: str) -> bool:
     """Whether a class of the package is among the ancestors, without importing the package."""
-    return any(
-        c.__module__ == package or c.__module__.startswith(package + ".") for c in type(thing).__mro__
-    )
+    return any(c.__module__ == package or c.__module__.startswith(package + ".") for c in type(thing).__mro__)
 
 
 def _called(function: Callable[..., Any]) -> str:

@@ -78,9 +78,7 @@ class Task:
         total = jnp.sum(jnp.where(mask > 0, mask * losses, 0.0))
         return total / jnp.maximum(jnp.sum(mask), 1.0), buffers
 
-    def row_sums(
-        self, variables: Variables, batch: Mapping[str, Array]
-    ) -> dict[str, Float[Array, "B _"]]:
+    def row_sums(self, variables: Variables, batch: Mapping[str, Array]) -> dict[str, Float[Array, "B _"]]:
         """Additive statistics of each example in evaluation mode: sum them over rows, then call `values`.
 
         Returns:
