@@ -1,6 +1,7 @@
 """Convolutional models of the field's image experiments. Images are (B, H, W, C)."""
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from dure.errors import ConfigError
@@ -39,7 +40,7 @@ def mcmahan_cnn(shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10, hi
             }
         )
 
-    def apply(params: PyTree, x: Shaped[Array, "B *s"]) -> Float[Array, "B c"]:
+    def apply(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, "B c"]:
         x = images(x, shape)
         x = max_pool(jax.nn.relu(conv(params["conv1"], x, "SAME")))
         x = max_pool(jax.nn.relu(conv(params["conv2"], x, "SAME")))
@@ -77,7 +78,7 @@ def small_cnn(shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10) -> M
             }
         )
 
-    def apply(params: PyTree, x: Shaped[Array, "B *s"]) -> Float[Array, "B c"]:
+    def apply(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, "B c"]:
         x = jax.nn.relu(conv(params["conv1"], images(x, shape), "VALID"))
         x = max_pool(jax.nn.relu(conv(params["conv2"], x, "VALID")))
         x = jax.nn.relu(dense(params["dense1"], x.reshape(x.shape[0], flat)))

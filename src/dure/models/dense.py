@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from dure.errors import ConfigError
@@ -28,7 +29,7 @@ def softmax_regression(inputs: int, classes: int) -> Model:
         weight = jnp.zeros((inputs, classes), jnp.float32)
         return Variables({"weight": weight, "bias": jnp.zeros(classes, jnp.float32)})
 
-    def apply(params: PyTree, x: Shaped[Array, "B *s"]) -> Float[Array, "B c"]:
+    def apply(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, "B c"]:
         return dense(params, flat(x, inputs))
 
     return Model.from_functions(init, apply, name=f"softmax_regression({inputs}, {classes})")
@@ -48,7 +49,7 @@ def logistic(inputs: int) -> Model:
     def init(key: Array) -> Variables:
         return Variables({"weight": jnp.zeros(inputs, jnp.float32), "bias": jnp.zeros((), jnp.float32)})
 
-    def apply(params: PyTree, x: Shaped[Array, "B *s"]) -> Float[Array, " B"]:
+    def apply(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, " B"]:
         logits: Array = flat(x, inputs) @ params["weight"] + params["bias"]
         return logits
 
@@ -71,7 +72,7 @@ def linear(inputs: int, outputs: int = 1) -> Model:
         weight = jnp.zeros((inputs, outputs), jnp.float32)
         return Variables({"weight": weight, "bias": jnp.zeros(outputs, jnp.float32)})
 
-    def apply(params: PyTree, x: Shaped[Array, "B *s"]) -> Float[Array, "B o"]:
+    def apply(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, "B o"]:
         return dense(params, flat(x, inputs))
 
     return Model.from_functions(init, apply, name=f"linear({inputs}, {outputs})")
@@ -96,7 +97,7 @@ def mlp(inputs: int, hidden: tuple[int, ...], outputs: int) -> Model:
         keys = jax.random.split(key, len(pairs))
         return Variables({f"dense{i + 1}": dense_init(k, *pairs[i]) for i, k in enumerate(keys)})
 
-    def apply(params: PyTree, x: Shaped[Array, "B *s"]) -> Float[Array, "B o"]:
+    def apply(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, "B o"]:
         x = flat(x, inputs)
         for i in range(1, len(pairs)):
             x = jax.nn.relu(dense(params[f"dense{i}"], x))

@@ -4,6 +4,7 @@ from math import prod, sqrt
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from dure.errors import ConfigError
@@ -115,7 +116,7 @@ def batch_norm(
     return (x - mean) * jax.lax.rsqrt(var + eps) * params["scale"] + params["shift"], buffers
 
 
-def flat(x: Shaped[Array, "B *s"], size: int) -> Float[Array, "B d"]:
+def flat(x: Shaped[Array | np.ndarray, "B *s"], size: int) -> Float[Array, "B d"]:
     """Rows as float vectors (B, size).
 
     Raises:
@@ -129,7 +130,7 @@ def flat(x: Shaped[Array, "B *s"], size: int) -> Float[Array, "B d"]:
     return as_float(x).reshape(x.shape[0], size)
 
 
-def images(x: Shaped[Array, "B *s"], shape: tuple[int, int, int]) -> Float[Array, "B h w c"]:
+def images(x: Shaped[Array | np.ndarray, "B *s"], shape: tuple[int, int, int]) -> Float[Array, "B h w c"]:
     """Rows as images (B, H, W, C); a missing channel dimension or flattened pixels are understood.
 
     Raises:
@@ -141,6 +142,7 @@ def images(x: Shaped[Array, "B *s"], shape: tuple[int, int, int]) -> Float[Array
     return as_float(x).reshape(x.shape[0], *shape)
 
 
-def as_float(x: Array) -> Array:
+def as_float(x: Array | np.ndarray) -> Array:
     """Integer pixels become float32; floats stay as they are."""
+    x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)

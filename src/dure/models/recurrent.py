@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from dure.errors import ConfigError
@@ -52,7 +53,7 @@ def char_lstm(
         params["output"] = dense_init(keys[-1], hidden, vocabulary)
         return Variables(params)
 
-    def apply(params: PyTree, x: Int[Array, "B t"]) -> Float[Array, "B t v"]:
+    def apply(params: PyTree, x: Int[Array | np.ndarray, "B t"]) -> Float[Array, "B t v"]:
         table = params["embedding"]
         # Time first: the scan runs over the first dimension. A symbol outside the vocabulary gives NaN.
         h = jnp.take(table, x.T, axis=0, mode="fill", fill_value=jnp.nan)

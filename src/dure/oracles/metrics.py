@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Shaped
 from dure.errors import ConfigError
 
 Rows = Float[Array, " B"]
-Sums = Float[Array, "B s"]
+Values = Shaped[Array | np.ndarray, "B ..."]
+"""Outputs or targets of B examples; how their shapes must fit is checked with a message that says so."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,21 @@ class Metric:
     higher_is_better: bool = True
 
 
-def ratio(totals: np.ndarray) -> np.ndarray:
+def ratio(totals: Any) -> np.ndarray:
     """total[..., 0] / total[..., 1] in float64; NaN where the denominator is 0."""
     totals = np.asarray(totals, np.float64)
     return _divide(totals[..., 0], totals[..., 1])
 
 
-def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+def _divide(numerator: Any, denominator: Any) -> np.ndarray:
     empty = denominator == 0
-    return np.where(empty, np.nan, numerator / np.where(empty, 1.0, denominator))
+    return np.asarray(np.where(empty, np.nan, numerator / np.where(empty, 1.0, denominator)))
 
 
 # Losses: (outputs, targets) → (B,) float32
 
 
-def softmax_cross_entropy(outputs: Float[Array, "B *t c"], targets: Shaped[Array, "B *t"]) -> Rows:
+def softmax_cross_entropy(outputs: Values, targets: Values) -> Rows:
     """−log softmax(outputs)[target], in float32; (B,).
 
     Args:
@@ -66,13 +67,14 @@ def softmax_cross_entropy(outputs: Float[Array, "B *t c"], targets: Shaped[Array
     if losses.ndim == 1:
         return losses
     axes = tuple(range(1, losses.ndim))
-    return jnp.sum(losses * present, axes) / jnp.maximum(jnp.sum(present, axes), 1)
+    means: Array = jnp.sum(losses * present, axes) / jnp.maximum(jnp.sum(present, axes), 1)
+    return means
 
 
-def _token_losses(outputs: Array, targets: Array) -> tuple[Array, Array]:
+def _token_losses(outputs: Values, targets: Values) -> tuple[Array, Array]:
     """Loss of each position and 1 where there is a target (all ones for plain labels)."""
     _check_labels(outputs, targets)
-    logits = outputs.astype(jnp.float32)
+    logits, targets = jnp.asarray(outputs).astype(jnp.float32), jnp.asarray(targets)
     z = logits - jax.lax.stop_gradient(jnp.max(logits, -1, keepdims=True))
     # The label's logit through a one-hot sum: its gradient is elementwise and fuses, where that of a
     # gather is a scatter, which XLA's CPU code runs several times slower inside a loop.
@@ -81,7 +83,7 @@ def _token_losses(outputs: Array, targets: Array) -> tuple[Array, Array]:
     return losses, (targets >= 0).astype(jnp.float32)
 
 
-def sigmoid_cross_entropy(outputs: Shaped[Array, "B *one"], targets: Shaped[Array, "B *t"]) -> Rows:
+def sigmoid_cross_entropy(outputs: Values, targets: Values) -> Rows:
     """−y log σ(z) − (1 − y) log(1 − σ(z)) of logits z (B,) or (B, 1) and targets y in [0, 1]; (B,).
 
     Raises:
@@ -92,7 +94,7 @@ def sigmoid_cross_entropy(outputs: Shaped[Array, "B *one"], targets: Shaped[Arra
     return jnp.mean(jnp.maximum(z, 0) - y * z + jnp.log1p(jnp.exp(-jnp.abs(z))), -1)
 
 
-def squared_error(outputs: Shaped[Array, "B *o"], targets: Shaped[Array, "B *t"]) -> Rows:
+def squared_error(outputs: Values, targets: Values) -> Rows:
     """(output − target)², the mean over output dimensions, without a factor ½; (B,).
 
     So it is what torch's MSELoss and Keras' "mse" report; its gradient for one output is 2(output − target).
@@ -104,7 +106,7 @@ def squared_error(outputs: Shaped[Array, "B *o"], targets: Shaped[Array, "B *t"]
     return jnp.mean(jnp.square(out - y).reshape(out.shape[0], -1), -1)
 
 
-def _pair(outputs: Array, targets: Array) -> tuple[Array, Array]:
+def _pair(outputs: Values, targets: Values) -> tuple[Array, Array]:
     out, y = jnp.asarray(outputs).astype(jnp.float32), jnp.asarray(targets).astype(jnp.float32)
     if out.ndim == y.ndim + 1 and out.shape[-1] == 1:
         out = out[..., 0]
@@ -118,7 +120,7 @@ def _pair(outputs: Array, targets: Array) -> tuple[Array, Array]:
     return out, y
 
 
-def _check_labels(outputs: Array, targets: Array) -> None:
+def _check_labels(outputs: Values, targets: Values) -> None:
     if not jnp.issubdtype(targets.dtype, jnp.integer):
         raise ConfigError(
             f"Class labels have dtype {targets.dtype}, not an integer one. For real targets use regression."
@@ -133,7 +135,7 @@ def _check_labels(outputs: Array, targets: Array) -> None:
 # Metrics
 
 
-def _correct(outputs: Array, targets: Array) -> Array:
+def _correct(outputs: Values, targets: Values) -> Array:
     """1 where the largest logit is the label's. A row with NaN is wrong, whatever argmax makes of it."""
     hit = jnp.argmax(outputs, -1) == targets
     return (hit & ~jnp.any(jnp.isnan(outputs), -1)).astype(jnp.float32)
@@ -143,14 +145,15 @@ def _per_row(values: Array) -> Array:
     return jnp.sum(values.reshape(values.shape[0], -1), -1)
 
 
-def _accuracy_sums(outputs: Array, targets: Array) -> Array:
+def _accuracy_sums(outputs: Values, targets: Values) -> Array:
     _check_labels(outputs, targets)
+    targets = jnp.asarray(targets)
     present = jnp.ones_like(targets) if targets.ndim == 1 else targets >= 0
     present = present.astype(jnp.float32)
     return jnp.stack([_per_row(_correct(outputs, targets) * present), _per_row(present)], -1)
 
 
-def _cross_entropy_sums(outputs: Array, targets: Array) -> Array:
+def _cross_entropy_sums(outputs: Values, targets: Values) -> Array:
     losses, present = _token_losses(outputs, targets)
     if targets.ndim == 1:
         present = jnp.ones_like(losses)
@@ -164,7 +167,7 @@ cross_entropy = Metric("cross_entropy", _cross_entropy_sums, ratio, higher_is_be
 """Mean −log probability of the label; in sequences over positions (so exp of it is the perplexity)."""
 
 
-def _decision(outputs: Array) -> Array:
+def _decision(outputs: Values) -> Array:
     """True where the positive class is predicted: logit > 0, or the second of two logits the larger."""
     outputs = jnp.asarray(outputs)
     if outputs.ndim == 2 and outputs.shape[-1] == 2:
@@ -179,23 +182,24 @@ def _decision(outputs: Array) -> Array:
     return outputs > 0
 
 
-def _truth(targets: Array) -> Array:
+def _truth(targets: Values) -> Array:
     targets = jnp.asarray(targets)
     return (targets[:, 0] if targets.ndim == 2 else targets) > 0.5
 
 
-def _binary_accuracy_sums(outputs: Array, targets: Array) -> Array:
+def _binary_accuracy_sums(outputs: Values, targets: Values) -> Array:
+    outputs = jnp.asarray(outputs)
     known = ~jnp.any(jnp.isnan(outputs.reshape(outputs.shape[0], -1)), -1)
     hit = (_decision(outputs) == _truth(targets)) & known
     return jnp.stack([hit.astype(jnp.float32), jnp.ones(hit.shape, jnp.float32)], -1)
 
 
-def _f1_sums(outputs: Array, targets: Array) -> Array:
+def _f1_sums(outputs: Values, targets: Values) -> Array:
     yes, true = _decision(outputs), _truth(targets)
     return jnp.stack([yes & true, yes & ~true, ~yes & true], -1).astype(jnp.float32)
 
 
-def _f1_value(totals: np.ndarray) -> np.ndarray:
+def _f1_value(totals: Any) -> np.ndarray:
     tp, fp, fn = np.moveaxis(np.asarray(totals, np.float64), -1, 0)
     return _divide(2 * tp, 2 * tp + fp + fn)
 
@@ -229,12 +233,12 @@ def balanced_accuracy(classes: int) -> Metric:
     if classes < 2:
         raise ConfigError(f"balanced_accuracy(classes={classes}): give the number of classes, at least 2.")
 
-    def sums(outputs: Array, targets: Array) -> Array:
+    def sums(outputs: Values, targets: Values) -> Array:
         _check_labels(outputs, targets)
         hot = jax.nn.one_hot(targets, classes, dtype=jnp.float32)
         return jnp.concatenate([hot * _correct(outputs, targets)[:, None], hot], -1)
 
-    def value(totals: np.ndarray) -> np.ndarray:
+    def value(totals: Any) -> np.ndarray:
         totals = np.asarray(totals, np.float64)
         recall = _divide(totals[..., :classes], totals[..., classes:])
         seen = ~np.isnan(recall)

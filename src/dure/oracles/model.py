@@ -194,6 +194,13 @@ def keep_if_empty(mask: Array | None, new: PyTree, old: PyTree) -> PyTree:
     """The new buffers, or the old ones when no row of the batch was there (statistics of nothing)."""
     if mask is None:
         return new
+    found: Any = jax.tree.structure(new)
+    given: Any = jax.tree.structure(old)
+    if found != given:
+        raise ConfigError(
+            f"The model returned buffers of another structure, {found}, than it was given, {given}. Return "
+            "every buffer, changed or not."
+        )
     present = jnp.any(mask > 0)
     return jax.tree.map(lambda a, b: jnp.where(present, a, b), new, old)
 
