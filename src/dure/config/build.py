@@ -1,0 +1,254 @@
+"""From a checked study to the objects that `simulate` takes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from dure.config import tables
+from dure.config.load import problems, study
+from dure.config.signature import arguments
+from dure.config.study import Clients, Optimizer, Study, without_none
+from dure.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a study means: `simulate(algorithm, task, data, **keywords)`.
+
+    `config` is the resolved configuration with every default and everything that was inferred from the data;
+    `notes` are things worth saying, such as settings that the method doesn't use.
+    """
+
+    algorithm: Any
+    task: Any
+    data: Any
+    keywords: dict[str, Any]
+    config: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+
+def build(plan: Study, source: str = "The configuration") -> Built:
+    """Load the data and make the model, the task and the algorithm.
+
+    Raises:
+        ConfigError: an unknown name or argument, or one that doesn't fit the data.
+        DataError: the data can't be loaded.
+    """
+    config = plan.resolved()
+    method, algorithm_config = _algorithm(plan, source)
+    data, data_config = _data(plan, source)
+    model, model_config = _model(plan, data, source)
+    config |= {"algorithm": algorithm_config, "data": data_config, "model": model_config}
+    task = _task(plan, model, model_config["name"], data)
+    config["task"] = {"name": task.name, "metrics": [metric.name for metric in task.metrics]}
+    notes = _unused(plan, config, type(method).__name__)
+    return Built(method, task, data, _keywords(plan), config, notes)
+
+
+def rebuild(config: Mapping[str, Any]) -> Built:
+    """Build from a run's resolved configuration.
+
+    Raises:
+        ConfigError: it isn't one, for example because the run was started from Python.
+    """
+    return build(study(config, "config.json"), "config.json")
+
+
+def _algorithm(plan: Study, source: str) -> tuple[Any, dict[str, Any]]:
+    name, method = tables.find("algorithm.name", tables.algorithms(), plan.algorithm.name)
+    values, wrong = arguments(method, plan.algorithm.arguments, "algorithm")
+    if wrong:
+        raise problems(source, wrong)
+    made = method(**values)
+    return made, {"name": name, **{f.name: getattr(made, f.name) for f in fields(made)}}
+
+
+def _data(plan: Study, source: str) -> tuple[Any, dict[str, Any]]:
+    name, place = tables.find("data.name", tables.DATA, plan.data.name)
+    loader = tables.imported(place)
+    values, wrong = arguments(loader, _seeded(loader, plan.data.arguments, plan.seed), "data")
+    if wrong:
+        raise problems(source, wrong)
+    config: dict[str, Any] = {"name": name, **values}
+    # What the file says is what is saved: a seed that followed the study's follows it again when repeated.
+    config = {k: v for k, v in config.items() if k != "seed" or "seed" in plan.data.arguments}
+    loaded = loader(**values)
+    if plan.data.partition is not None:
+        loaded, config["partition"] = _partitioned(plan, loaded, source)
+    elif not hasattr(loaded, "offsets"):
+        raise ConfigError(
+            f"{source}: data.name = {name!r} has no clients of its own. Say how to deal its examples out, "
+            'such as data.partition = {kind = "iid", clients = 100}.'
+        )
+    if plan.data.split is not None:
+        split = plan.data.split
+        loaded = loaded.split(split.test_fraction, seed=plan.seed, stratify=split.stratify)
+        config["split"] = split.model_dump()
+    return loaded, without_none(_jsonable(config))
+
+
+def _partitioned(plan: Study, loaded: Any, source: str) -> tuple[Any, dict[str, Any]]:
+    from dure.data import Federated
+
+    assert plan.data.partition is not None
+    part = plan.data.partition
+    kind, place = tables.find("data.partition.kind", tables.PARTITIONS, part.kind)
+    partitioner = tables.imported(place)
+    train, test = _pooled(loaded)
+    first = next(iter(arguments_of(partitioner)))
+    given = _seeded(partitioner, part.arguments, plan.seed)
+    values, wrong = arguments(partitioner, given, "data.partition", skip={first})
+    if wrong:
+        raise problems(source, wrong)
+    if "y" not in train:
+        raise ConfigError(f"{source}: data.partition deals out by labels, and the data have no column 'y'.")
+    made = partitioner(train["y"], **values)
+    federated = Federated.from_partition(train, made, test=test)
+    config = {"kind": kind, **values}
+    return federated, {k: v for k, v in config.items() if k != "seed" or "seed" in part.arguments}
+
+
+def arguments_of(function: Any) -> list[str]:
+    """The names of a function's parameters."""
+    import inspect
+
+    return list(inspect.signature(function).parameters)
+
+
+def _pooled(loaded: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
+    """Training columns and test columns of anything that a loader returns."""
+    if hasattr(loaded, "offsets"):
+        test = loaded.central_test
+        return dict(loaded.columns), None if test is None else dict(test)
+    if isinstance(loaded, Mapping) and "train" in loaded:
+        return dict(loaded["train"]), dict(loaded["test"]) if loaded.get("test") else None
+    return dict(loaded), None
+
+
+def _seeded(function: Any, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """One seed, everything follows: a `seed` parameter that the file doesn't set is the study's."""
+    values = dict(given)
+    if "seed" in arguments_of(function):
+        values.setdefault("seed", seed)
+    return values
+
+
+def _model(plan: Study, data: Any, source: str) -> tuple[Any, dict[str, Any]]:
+    name, place = tables.find("model.name", tables.MODELS, plan.model.name)
+    function = tables.imported(place)
+    known = arguments_of(function)
+    inferred = {key: value for key, value in _shapes(data).items() if key in known}
+    if "shape" in known and "shape" not in inferred and "shape" not in plan.model.arguments:
+        shape = tuple(np.shape(data.columns["x"])[1:])
+        raise ConfigError(
+            f"{source}: model.name = {name!r} reads images (height, width, channels); the data's x has shape "
+            f"{shape}. Choose another model, such as two_nn or softmax_regression."
+        )
+    values, wrong = arguments(function, inferred | plan.model.arguments, "model")
+    if wrong:
+        raise problems(source, wrong)
+    return function(**values), _jsonable({"name": name, **values})
+
+
+def _shapes(data: Any) -> dict[str, Any]:
+    """What a model must know of the data: inputs, shape, classes."""
+    shape = tuple(int(n) for n in np.shape(data.columns["x"])[1:])
+    known: dict[str, Any] = {"inputs": int(np.prod(shape, dtype=np.int64))}
+    if len(shape) == 3:
+        known["shape"] = shape
+    if len(shape) == 2:
+        known["shape"] = (*shape, 1)
+    if data.classes is not None:
+        known["classes"] = known["outputs"] = int(data.classes)
+    else:
+        known["outputs"] = int(np.prod(np.shape(data.columns["y"])[1:], dtype=np.int64))
+    return known
+
+
+def _task(plan: Study, model: Any, model_name: str, data: Any) -> Any:
+    from dure.oracles import metrics, task
+
+    usual = {"logistic": "binary", "linear": "regression"}.get(model_name, "classification")
+    name = plan.task.name or usual
+    if model_name == "mlp" and data.classes is None and plan.task.name is None:
+        name = "regression"
+    make = {"classification": task.classification, "binary": task.binary, "regression": task.regression}[name]
+    if plan.task.metrics is None:
+        return make(model)
+    chosen = []
+    for key in plan.task.metrics:
+        if key == "balanced_accuracy":
+            chosen.append(metrics.balanced_accuracy(data.classes or 2))
+        elif key == "accuracy" and name == "binary":
+            chosen.append(metrics.binary_accuracy)
+        else:
+            chosen.append(getattr(metrics, key))
+    return make(model, metrics=tuple(chosen))
+
+
+def _keywords(plan: Study) -> dict[str, Any]:
+    clients, engine = plan.clients, plan.engine
+    keywords: dict[str, Any] = {
+        "rounds": plan.rounds,
+        "seed": plan.seed,
+        "epochs": clients.epochs,
+        "steps": clients.steps,
+        "batch_size": math.inf if clients.batch_size == "all" else clients.batch_size,
+        "optimizer": _optimizer(plan.optimizer),
+        "weighting": clients.weighting,
+        "estimator": clients.estimator,
+        "evaluate_every": plan.evaluation.every,
+        "evaluate_clients_every": plan.evaluation.clients_every,
+        **engine.model_dump(exclude_none=True),
+    }
+    return keywords | _sampling(clients)
+
+
+def _sampling(clients: Clients) -> dict[str, Any]:
+    from dure.population.samplers import Poisson, Weighted
+
+    if clients.sampler == "poisson":
+        assert clients.fraction is not None
+        return {"sampler": Poisson(clients.fraction)}
+    if clients.sampler == "weighted":
+        assert clients.per_round is not None
+        return {"sampler": Weighted(clients.per_round)}
+    if clients.per_round is not None:
+        return {"clients_per_round": clients.per_round}
+    return {"fraction": clients.fraction} if clients.fraction is not None else {}
+
+
+def _optimizer(section: Optimizer) -> Any:
+    import optax
+
+    from dure.oracles.optimizer import Optimizer as Local
+    from dure.oracles.optimizer import sgd
+
+    given = without_none(section.model_dump(exclude={"name", "round_decay"}))
+    if section.name == "sgd":
+        return sgd(**given, round_decay=section.round_decay)
+    factory = getattr(optax, section.name)
+    given = {key: value for key, value in given.items() if key in tables.OPTIMIZER_KEYS[section.name]}
+    return Local(factory, given, section.round_decay)
+
+
+def _unused(plan: Study, config: dict[str, Any], method: str) -> list[str]:
+    """FedSGD has no local work: drop what is said about it from the record, and say so."""
+    if method != "FedSGD":
+        return []
+    work = ("epochs", "steps", "batch_size")
+    given = [f"optimizer.{key}" for key in sorted(plan.optimizer.model_fields_set)]
+    given += [f"clients.{key}" for key in work if key in plan.clients.model_fields_set]
+    config.pop("optimizer", None)
+    for key in work:
+        config["clients"].pop(key, None)
+    return [f"FedSGD doesn't use {', '.join(given)}; its step is algorithm.learning_rate."] if given else []
+
+
+def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
+    from dure.run.layout import plain
+
+    return {key: plain(value) for key, value in values.items()}

@@ -1,0 +1,47 @@
+"""Arguments in a file, checked against a function's signature: names, types, what is missing."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError
+
+from dure.config.messages import explain
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+def arguments(
+    function: Callable[..., Any], given: Mapping[str, Any], path: str, skip: Collection[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """The arguments as the function takes them (defaults filled in), and what is wrong with them.
+
+    Args:
+        function: its signature says what is allowed.
+        given: from the file.
+        path: of the section, for messages.
+        skip: parameters that the file doesn't give.
+    """
+    try:
+        hints = get_type_hints(function)
+    except Exception:
+        hints = {}
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    try:
+        model = create_model("Arguments", __base__=_Arguments, **fields)
+    except PydanticSchemaGenerationError:  # an annotation that pydantic can't check: names only, then
+        untyped: dict[str, Any] = {name: (Any, default) for name, (_, default) in fields.items()}
+        model = create_model("Arguments", __base__=_Arguments, **untyped)
+    try:
+        checked = model.model_validate(dict(given))
+    except ValidationError as error:
+        return {}, explain(error, model, path)
+    return {name: getattr(checked, name) for name in fields}, []
