@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, UInt64
 
+from dure import devices as _devices  # noqa: F401  (before any JAX array is made)
 from dure.errors import ConfigError
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -28,7 +28,7 @@ def canonical_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*jax.tree.unflatten(structure, flat_args))
 
         closed, shape = jax.make_jaxpr(flat_function, return_shape=True)(*flat)
-        if not _has_convolution(closed.jaxpr):
+        if not has_convolution(closed.jaxpr):
             return function(*args)
         results = _replay(closed.jaxpr, closed.consts, flat)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
@@ -36,12 +36,13 @@ def canonical_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _has_convolution(jaxpr: Any) -> bool:
+def has_convolution(jaxpr: Any) -> bool:
+    """Whether the equations, or functions called by them, hold a convolution."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "conv_general_dilated":
             return True
         key = _INLINE.get(equation.primitive.name)
-        if key is not None and _has_convolution(_inner(equation.params[key])[0]):
+        if key is not None and has_convolution(_inner(equation.params[key])[0]):
             return True
     return False
 

@@ -1,0 +1,49 @@
+"""The devices that clients are dealt to. Imported before JAX starts its backends.
+
+On a CPU every core becomes one XLA device, so that clients run side by side; a user who has set
+`jax_num_cpu_devices` (or started JAX already) keeps what is there.
+"""
+
+import os
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from dure.errors import ConfigError
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(len(os.sched_getaffinity(0)), 1)
+    return os.cpu_count() or 1
+
+
+def one_device_per_core() -> None:
+    """Ask JAX for one CPU device per core, unless that was decided elsewhere."""
+    asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if asked or jax.config.jax_num_cpu_devices != -1:
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", cores())
+    except RuntimeError:  # JAX has started: its devices are what they are
+        return
+
+
+def mesh(count: int | None = None) -> Mesh:
+    """A one-dimensional mesh over `count` devices, all when None.
+
+    Raises:
+        ConfigError: there are fewer devices.
+    """
+    available = jax.local_devices()
+    if count is not None and not 1 <= count <= len(available):
+        raise ConfigError(
+            f"devices={count} is not possible: JAX has {len(available)} ({available[0].platform}). "
+            "Give a number up to that, or leave it out for all."
+        )
+    return Mesh(np.array(available[: count or len(available)]), ("devices",))
+
+
+one_device_per_core()

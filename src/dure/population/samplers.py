@@ -1,0 +1,236 @@
+"""Who takes part in a round: client ids with their inclusion probabilities, in O(cohort) time and memory.
+
+A sampler is a pure function of (seed, round, population): a resumed run asks the same clients. Inclusion
+probabilities let the aggregator weight without bias (Horvitz and Thompson 1952).
+"""
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float64, Int, Int64
+
+from dure import keys
+from dure.errors import ConfigError
+
+
+class Population(Protocol):
+    """What a sampler may ask about the registered clients; `dure.data.Federated` is one."""
+
+    @property
+    def clients(self) -> int:
+        """Number of registered clients N."""
+
+    @property
+    def examples(self) -> int:
+        """Number of training examples of all clients."""
+
+    def rows(self, ids: Int[np.ndarray, "m"]) -> tuple[Int64[np.ndarray, "m"], Int64[np.ndarray, "m"]]:
+        """First row and number of rows of each client, in O(m)."""
+
+    def example_at(self, positions: Int[np.ndarray, "m"]) -> Int64[np.ndarray, "m"]:
+        """The client that holds each example, in O(m log N)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The clients asked in one round.
+
+    Attributes:
+        ids: (m,) distinct client ids, ascending.
+        inclusion: (m,) probability in (0, 1] that the client is asked in a round; with replacement, the
+            expected number of times it is drawn, which may exceed 1.
+        multiplicity: (m,) how often it was drawn; 1 except with replacement.
+    """
+
+    ids: Int64[np.ndarray, "m"]
+    inclusion: Float64[np.ndarray, "m"]
+    multiplicity: Int64[np.ndarray, "m"]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Sampler(Protocol):
+    """A rule for choosing cohorts."""
+
+    def sample(self, seed: int, round: int, population: Population) -> Cohort:
+        """The cohort of one round; the same arguments give the same cohort."""
+
+    def expected_size(self, population: Population) -> float:
+        """The expected number of distinct clients in a cohort."""
+
+    def describe(self) -> str:
+        """One line for the record."""
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """All clients, every round: inclusion probability 1."""
+
+    def sample(self, seed: int, round: int, population: Population) -> Cohort:
+        """All N clients."""
+        return _without_replacement(np.arange(population.clients, dtype=np.int64), 1.0)
+
+    def expected_size(self, population: Population) -> float:
+        """N."""
+        return float(population.clients)
+
+    def describe(self) -> str:
+        """One line for the record."""
+        return "everyone"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """m clients, uniformly and without replacement: inclusion probability m/N.
+
+    Give `count` = m, or `fraction` = C with m = max(⌊C·N⌋, 1), McMahan's rule. C is read as the decimal number
+    that was written, so 0.29 of 100 clients are 29 although 0.29·100 is 28.999… in floating point.
+
+    Args:
+        count: m ≥ 1.
+        fraction: C in (0, 1].
+
+    Raises:
+        ConfigError: none or both given, or out of range; when sampling, m above N.
+    """
+
+    count: int | None = None
+    fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.count is None) == (self.fraction is None):
+            raise ConfigError(
+                f"Uniform takes count or fraction, one of them; got count={self.count}, fraction={self.fraction}."
+            )
+        if self.count is not None:
+            _count(self.count)
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise ConfigError(f"The client fraction C={self.fraction} must lie in (0, 1], such as 0.1.")
+
+    def size(self, clients: int) -> int:
+        """m for a population of N clients.
+
+        Raises:
+            ConfigError: m > N.
+        """
+        if self.fraction is not None:
+            return max(math.floor(Decimal(repr(float(self.fraction))) * clients), 1)
+        assert self.count is not None
+        if self.count > clients:
+            raise ConfigError(
+                f"A cohort of {self.count} clients cannot be drawn from a population of {clients} without replacement. "
+                f"Take at most {clients}, or Everyone()."
+            )
+        return self.count
+
+    def sample(self, seed: int, round: int, population: Population) -> Cohort:
+        """m distinct clients, in O(m)."""
+        clients = population.clients
+        m = self.size(clients)
+        return _without_replacement(_subset(keys.generator(seed, "cohort", round), clients, m), m / clients)
+
+    def expected_size(self, population: Population) -> float:
+        """m."""
+        return float(self.size(population.clients))
+
+    def describe(self) -> str:
+        """One line for the record."""
+        what = (
+            f"{self.count} clients"
+            if self.count is not None
+            else f"a fraction {self.fraction:g} of the clients"
+        )
+        return f"uniform: {what}, without replacement"
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each client independently with probability `rate`; a cohort may be empty.
+
+    The cohort's size is Binomial(N, rate) and, given the size, all cohorts are equally likely: so it is drawn
+    that way, in O(m), rather than by N coin flips. This is the sampling that privacy accounting assumes.
+
+    Args:
+        rate: in (0, 1].
+
+    Raises:
+        ConfigError: a rate outside (0, 1].
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError(f"The sampling rate {self.rate} must lie in (0, 1], such as 0.01.")
+
+    def sample(self, seed: int, round: int, population: Population) -> Cohort:
+        """A random number of distinct clients, in O(m)."""
+        rng = keys.generator(seed, "cohort", round)
+        m = int(rng.binomial(population.clients, self.rate))
+        return _without_replacement(_subset(rng, population.clients, m), float(self.rate))
+
+    def expected_size(self, population: Population) -> float:
+        """Rate·N."""
+        return self.rate * population.clients
+
+    def describe(self) -> str:
+        """One line for the record."""
+        return f"Poisson: each client with probability {self.rate:g}"
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """m draws with replacement, client k with probability p_k = n_k/n.
+
+    The scheme of Li et al. (ICLR 2020, scheme I): each draw counts 1/m. `inclusion` is the expected count m·p_k
+    and `multiplicity` the count. Takes O(m log N): a draw is a random example, and its owner is found by
+    bisection. Clients without examples are never drawn.
+
+    Args:
+        count: m ≥ 1; may exceed N.
+
+    Raises:
+        ConfigError: a count below 1.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _count(self.count)
+
+    def sample(self, seed: int, round: int, population: Population) -> Cohort:
+        """The distinct clients drawn, with how often each was."""
+        rng = keys.generator(seed, "cohort", round)
+        drawn = population.example_at(rng.integers(population.examples, size=self.count))
+        ids, multiplicity = np.unique(drawn, return_counts=True)
+        share = population.rows(ids)[1] / population.examples
+        return Cohort(ids, self.count * share, multiplicity.astype(np.int64))
+
+    def expected_size(self, population: Population) -> float:
+        """Σ_k 1 − (1 − p_k)^m, the expected number of distinct clients; takes O(N)."""
+        share = population.rows(np.arange(population.clients))[1] / population.examples
+        return float(np.sum(1 - (1 - share) ** self.count))
+
+    def describe(self) -> str:
+        """One line for the record."""
+        return f"weighted: {self.count} draws with replacement, probability by examples"
+
+
+def _count(count: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ConfigError(
+            f"A cohort of {count!r} clients is impossible: the count is a whole number, at least 1."
+        )
+
+
+def _subset(rng: np.random.Generator, clients: int, m: int) -> Int64[np.ndarray, "m"]:
+    """m of N ids, all subsets equally likely, ascending. NumPy uses Floyd's algorithm when m ≪ N: O(m)."""
+    return np.sort(rng.choice(clients, m, replace=False, shuffle=False).astype(np.int64))
+
+
+def _without_replacement(ids: Int64[np.ndarray, "m"], probability: float) -> Cohort:
+    return Cohort(ids, np.full(len(ids), probability), np.ones(len(ids), np.int64))

@@ -1,0 +1,105 @@
+"""Evaluation, compiled: additive statistics of every row, summed on the host in float64 in a fixed order.
+
+Rows are dealt to the devices in blocks; what comes back is one small array per measure, so that the central
+test set and "every client's own test rows" are the same computation with different sums at the end.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from dure.oracles.layout import Layout, Variables
+from dure.oracles.task import Task
+from dure.simulation.program import AXIS, Model
+
+BLOCK = 256
+
+
+@lru_cache(maxsize=64)
+def _program(task: Task, layout: Layout, mesh: Mesh) -> Any:
+    def on_device(w: Array, floats: Array, ints: Array, columns: Mapping[str, Array]) -> Any:
+        params = layout.unflatten_params(w)
+        variables = Variables(params, layout.unflatten_buffers(floats, ints))
+        rows = lax.map(lambda batch: task.row_sums(variables, batch), jax.tree.map(lambda x: x[0], columns))
+        return jax.tree.map(lambda x: x[None], rows)
+
+    if mesh.size == 1:
+        return jax.jit(on_device)
+    whole, split = PartitionSpec(), PartitionSpec(AXIS)
+    return jax.jit(
+        jax.shard_map(on_device, mesh=mesh, in_specs=(whole, whole, whole, split), out_specs=split, check_vma=False)
+    )
+
+
+class Evaluation:
+    """One set of rows, on the devices, to be evaluated many times.
+
+    Args:
+        task: its model and measures.
+        layout: of the model.
+        mesh: devices.
+        columns: rows, (n, …) each.
+    """
+
+    def __init__(self, task: Task, layout: Layout, mesh: Mesh, columns: Mapping[str, np.ndarray]):
+        self._task, self._layout, self._mesh = task, layout, mesh
+        self.rows = len(columns[task.target])
+        block = min(BLOCK, max(self.rows, 1))
+        blocks = max(-(-self.rows // (block * mesh.size)), 1)
+        sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+        self._columns = {}
+        for name in (task.input, task.target):
+            values = np.asarray(columns[name])
+            padded = np.zeros((mesh.size * blocks * block, *values.shape[1:]), values.dtype)
+            padded[: self.rows] = values
+            self._columns[name] = jax.device_put(
+                padded.reshape(mesh.size, blocks, block, *values.shape[1:]), sharding
+            )
+
+    def start(self, model: Model) -> dict[str, Array]:
+        """Begin the computation; `totals` or `per_client` wait for it."""
+        program = _program(self._task, self._layout, self._mesh)
+        result: dict[str, Array] = program(model.server.w, model.floats, model.ints, self._columns)
+        return result
+
+    def _host_rows(self, started: Mapping[str, Array]) -> dict[str, np.ndarray]:
+        host = jax.device_get(dict(started))
+        return {
+            name: np.asarray(x, np.float64).reshape(-1, x.shape[-1])[: self.rows] for name, x in host.items()
+        }
+
+    def totals(self, started: Mapping[str, Array]) -> dict[str, float]:
+        """Measures over all rows."""
+        sums = {name: rows.sum(0) for name, rows in self._host_rows(started).items()}
+        return {name: float(value) for name, value in self._task.values(sums).items()}
+
+    def per_client(self, started: Mapping[str, Array], offsets: np.ndarray) -> dict[str, np.ndarray]:
+        """Measures of each client, (N,); NaN for a client without rows. `offsets`: (N + 1,) rows of each."""
+        sizes = np.diff(offsets)
+        sums = {}
+        for name, rows in self._host_rows(started).items():
+            sums[name] = np.zeros((len(sizes), rows.shape[1]))
+            used = np.flatnonzero(sizes)
+            if len(used):
+                sums[name][used] = np.add.reduceat(rows, offsets[used], axis=0)
+        return {name: np.asarray(value, np.float64) for name, value in self._task.values(sums).items()}
+
+
+def spread(values: np.ndarray, higher_is_better: bool) -> dict[str, float]:
+    """Mean, 10th percentile on the bad side, worst, and standard deviation over clients with test rows."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return {}
+    bad = 10 if higher_is_better else 90
+    return {
+        "mean": float(known.mean()),
+        "p10": float(np.percentile(known, bad)),
+        "worst": float(known.min() if higher_is_better else known.max()),
+        "spread": float(known.std()),
+    }

@@ -1,0 +1,339 @@
+"""One round as one XLA program: local work of all clients, validation, exact sums, the server's step.
+
+Clients are dealt to the devices of a mesh, each device works through its chunks. With width 1 a chunk is one
+client (schedule "sequential"); with width V it is V clients under `vmap` ("vectorised"). The sums are exact,
+so none of this can be seen in the aggregate.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, PyTree
+
+from dure.aggregation import exact, mean
+from dure.algorithms.base import RoundInfo
+from dure.errors import ConfigError
+from dure.oracles.layout import Layout
+from dure.oracles.local import ClientPlan, JaxOracle, Shared
+from dure.oracles.task import Task
+from dure.simulation import hyper
+
+AXIS = "devices"
+
+# Why an update was set aside, as bits of `Report.verdict`.
+NOT_FINITE, LOSS_NOT_FINITE, TOO_LARGE = 1, 2, 4
+REASONS = {
+    NOT_FINITE: "update not finite",
+    LOSS_NOT_FINITE: "loss not finite",
+    TOO_LARGE: f"update too large (weight times a value is over {exact.LIMIT:.1e})",
+}
+
+
+class Clients(NamedTuple):
+    """The clients of a round in their places: (devices, chunks, width) each; empty places have weight 0.
+
+    Attributes:
+        plan: steps and rows of each client.
+        weight: float32, w_k.
+        turns: (devices, chunks) int32, loop turns of the chunk: its largest number of steps.
+        blocks: (devices, chunks) int32, largest number of blocks of rows.
+        chunks: (devices,) int32, how many of the chunks are in use.
+        state: (devices, chunks, width, s) float32, packed client state, or None.
+    """
+
+    plan: ClientPlan
+    weight: Any
+    turns: Any
+    blocks: Any
+    chunks: Any
+    state: Any = None
+
+
+class Model(NamedTuple):
+    """What the server holds: the algorithm's state, float buffers (b,), counters (c,)."""
+
+    server: PyTree
+    floats: Array
+    ints: Array
+
+
+class Report(NamedTuple):
+    """What is recorded of each client: (devices, chunks, width) each."""
+
+    verdict: Array
+    loss: Array
+    steps: Array
+    norm: Array
+
+
+class Outcome(NamedTuple):
+    """What is recorded of the round: numbers of accepted clients, 2-norm of the model's move."""
+
+    accepted: Array
+    move: Array
+
+
+@dataclass(frozen=True)
+class Statics:
+    """All that shapes the program; equal statics share one compiled program."""
+
+    algorithm: Any  # hyper.Structure
+    optimizer: Any  # hyper.Structure
+    task: Task
+    layout: Layout
+    client_state: Any  # tree structure with shapes, or None
+    mesh: Mesh
+    width: int
+    batch_size: int
+    max_steps: int
+    block: int
+    population: int
+    ratio: bool
+    canonical: bool
+    eager: bool
+
+
+class Payload(NamedTuple):
+    """What is averaged: the algorithm's update and the float buffers."""
+
+    update: PyTree
+    floats: Array
+
+
+def round_function(statics: Statics) -> Callable[..., Any]:
+    """`f(model, numbers, round, columns, order, clients) -> (model, client state, Report, Outcome)`.
+
+    `numbers` are the hyper-parameters that `hyper.split` took out of (algorithm, optimizer); `order` (P,)
+    holds row numbers, see `plan`.
+    """
+
+    def function(
+        model: Model, numbers: Array, round: Array, columns: Mapping[str, Array], order: Array, clients: Clients
+    ) -> Any:
+        algorithm, optimizer = _things(statics, numbers)
+        broadcast = algorithm.broadcast(model.server)
+
+        def on_device(numbers: Array, broadcast: PyTree, floats: Array, ints: Array, round: Array,
+                      columns: Mapping[str, Array], order: Array, clients: Clients) -> Any:  # fmt: skip
+            algorithm, optimizer = _things(statics, numbers)
+            shared = Shared(
+                statics.task, statics.layout, optimizer, columns, order, floats, ints, round,
+                statics.batch_size, statics.max_steps, statics.block, statics.width > 1, statics.canonical,
+            )  # fmt: skip
+            mine = jax.tree.map(lambda x: x[0], clients)
+            sums, ints, accepted, state, report = _work(statics, algorithm, broadcast, shared, mine)
+            if statics.mesh.size > 1:
+                with jax.enable_x64(True):
+                    sums = jax.tree.map(lambda x: lax.psum(x, AXIS), sums)
+                ints, accepted = lax.pmax(ints, AXIS), lax.psum(accepted, AXIS)
+            return sums, ints, accepted, jax.tree.map(lambda x: x[None], (state, report))
+
+        arguments = (numbers, broadcast, model.floats, model.ints, round, columns, order, clients)
+        if statics.mesh.size > 1:
+            whole, split = PartitionSpec(), PartitionSpec(AXIS)
+            on_device = jax.shard_map(
+                on_device, mesh=statics.mesh, in_specs=(whole,) * 7 + (split,),
+                out_specs=(whole, whole, whole, split), check_vma=False,
+            )  # fmt: skip
+        sums, ints, accepted, (state, report) = on_device(*arguments)
+        new, outcome = _apply(statics, algorithm, model, sums, ints, accepted, round)
+        return new, state, report, outcome
+
+    return function
+
+
+@lru_cache(maxsize=64)
+def compiled_round(statics: Statics) -> Any:
+    """The jitted round. The old model's memory is given to the new one."""
+    return jax.jit(round_function(statics), donate_argnums=(0,))
+
+
+@lru_cache(maxsize=64)
+def measured_round(statics: Statics) -> Any:
+    """The jitted round that leaves its arguments alone, to measure schedules with."""
+    return jax.jit(round_function(statics))
+
+
+def _things(statics: Statics, numbers: Array) -> tuple[Any, Any]:
+    values = iter([numbers[i] for i in range(numbers.shape[0])])
+    return hyper.join(statics.algorithm, values), hyper.join(statics.optimizer, values)
+
+
+def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, clients: Clients) -> Any:
+    """All chunks of one device."""
+
+    def one(plan: ClientPlan, weight: Array, packed: Any, turns: Array, blocks: Array) -> Any:
+        oracle = JaxOracle(shared, plan, turns, blocks)
+        state = _unpack(statics.client_state, packed)
+        update, proposed = algorithm.local(broadcast, state, oracle)
+        _check_update(algorithm, update)
+        seen = oracle.observed
+        payload = Payload(update, seen.floats)
+        verdict = jnp.where(weight > 0, _verdict(payload, seen.loss, weight), 0)
+        used = (verdict == 0) & (weight > 0) & (seen.steps > 0)
+        payload = jax.tree.map(lambda x: jnp.where(used, x, 0), payload)
+        ints = jnp.where(used, seen.ints, jnp.iinfo(jnp.int32).min)
+        report = Report(verdict, seen.loss, seen.steps, _norm(update))
+        kept = None if packed is None else jnp.where(used, _pack(proposed), packed)
+        return payload, jnp.where(used, weight, 0.0), ints, used.astype(jnp.int32), report, kept
+
+    arguments = (clients.plan, clients.weight, clients.state)
+    example = jax.eval_shape(
+        one, *jax.tree.map(lambda x: x[0, 0], arguments), clients.turns[0], clients.blocks[0]
+    )
+    sums = mean.start(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example[0]))
+    ints = jnp.full_like(shared.ints, jnp.iinfo(jnp.int32).min)
+    reports = jax.tree.map(lambda x: jnp.zeros(clients.weight.shape, x.dtype), example[4])
+    carry = (jnp.int32(0), sums, ints, jnp.int32(0), reports, clients.state)
+
+    def chunk(carry: Any) -> Any:
+        c, sums, ints, accepted, reports, states = carry
+        plan, weight, packed = jax.tree.map(
+            lambda x: lax.dynamic_index_in_dim(x, c, 0, keepdims=False), (clients.plan, clients.weight, states)
+        )
+        turns, blocks = clients.turns[c], clients.blocks[c]
+        if statics.width == 1:
+            first = jax.tree.map(lambda x: x[0], (plan, weight, packed))
+            payload, used, own, count, report, kept = one(*first, turns, blocks)
+            sums = mean.add(sums, payload, used)
+            ints = jnp.maximum(ints, own)
+            report, kept = jax.tree.map(lambda x: x[None], (report, kept))
+        else:
+            payload, used, own, count, report, kept = jax.vmap(
+                lambda p, w, s: one(p, w, s, turns, blocks)
+            )(plan, weight, packed)
+            sums = mean.add_rows(sums, payload, used)
+            ints = jnp.maximum(ints, own.max(0))
+        reports, states = jax.tree.map(
+            lambda whole, part: lax.dynamic_update_index_in_dim(whole, part, c, 0),
+            (reports, states), (report, kept),
+        )  # fmt: skip
+        return c + 1, sums, ints, accepted + count.sum(), reports, states
+
+    _, sums, ints, accepted, reports, states = lax.while_loop(lambda k: k[0] < clients.chunks, chunk, carry)
+    return sums, ints, accepted, states, reports
+
+
+def _apply(
+    statics: Statics, algorithm: Any, model: Model, sums: mean.Sums, ints: Array, accepted: Array, round: Array
+) -> tuple[Model, Outcome]:
+    """The server's step; with nobody accepted the model stays as it is."""
+    average = mean.ratio(sums) if statics.ratio else mean.total(sums)
+    info = RoundInfo(round, accepted, accepted.astype(jnp.float32) / statics.population)
+    server = algorithm.apply(model.server, average.update, info)
+    if jax.tree.structure(server) != jax.tree.structure(model.server):
+        raise ConfigError(
+            f"{type(algorithm).__name__}.apply returned {jax.tree.structure(server)}, but the server's state "
+            f"is {jax.tree.structure(model.server)}. Return the same structure."
+        )
+    # Buffers are averaged whatever the estimator is; an estimate of a total would not be a statistic.
+    floats = mean.ratio(sums).floats
+    happened = accepted > 0
+    new = Model(server, floats, ints)
+    new = jax.tree.map(lambda n, o: jnp.where(happened, n, o), new, model)
+    move = jnp.linalg.norm(new.server.w - model.server.w)
+    return new, Outcome(accepted, move)
+
+
+def _verdict(payload: PyTree, loss: Array, weight: Array) -> Array:
+    leaves = [x for x in jax.tree.leaves(payload) if x.size]
+    finite = jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()
+    largest = jnp.stack([jnp.abs(x).max() for x in leaves]).max()
+    small = jnp.where(finite, largest, 0.0) < jnp.float32(exact.LIMIT) / jnp.maximum(weight, 1e-30)
+    bad_loss = jnp.where(jnp.isfinite(loss), 0, LOSS_NOT_FINITE)
+    return jnp.where(finite, 0, NOT_FINITE) | bad_loss | jnp.where(small, 0, TOO_LARGE)
+
+
+def _norm(update: PyTree) -> Array:
+    main = getattr(update, "delta", None)
+    leaves = jax.tree.leaves(update) if main is None else [main]
+    return jnp.sqrt(sum((jnp.vdot(x, x) for x in leaves), start=jnp.float32(0)))
+
+
+def _check_update(algorithm: Any, update: PyTree) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(update):
+        if leaf.dtype != jnp.float32:
+            raise ConfigError(
+                f"{type(algorithm).__name__}.local returned {leaf.dtype} in update"
+                f"{jax.tree_util.keystr(path)}; updates are float32."
+            )
+
+
+def update_shape(statics: Statics, model: Model, numbers: Any, columns: Mapping[str, Any]) -> PyTree:
+    """The shapes of what one client sends, without computing anything."""
+
+    def send(model: Model, numbers: Array, columns: Mapping[str, Array], order: Array, plan: ClientPlan) -> Any:
+        algorithm, optimizer = _things(statics, numbers)
+        shared = Shared(
+            statics.task, statics.layout, optimizer, columns, order, model.floats, model.ints, jnp.int32(1),
+            statics.batch_size, statics.max_steps, statics.block, False, False,
+        )  # fmt: skip
+        oracle = JaxOracle(shared, plan, plan.steps, plan.steps)
+        state = _unpack(statics.client_state, jnp.zeros(state_size(statics.client_state)))
+        update, proposed = algorithm.local(algorithm.broadcast(model.server), state, oracle)
+        _check_update(algorithm, update)
+        _check_proposed(algorithm, statics.client_state, proposed)
+        return update
+
+    one = jnp.int32(1)
+    plan = ClientPlan(one, one, one, one, jnp.zeros(2, jnp.uint32))
+    order = jnp.zeros(max(statics.batch_size, 1), jnp.int32)
+    return jax.eval_shape(send, model, numbers, columns, order, plan)
+
+
+def client_state_shape(algorithm: Any, w: Any) -> Any:
+    """The structure of one client's state, hashable, or None for a method without.
+
+    Raises:
+        ConfigError: the state holds something else than float32 arrays.
+    """
+    example = jax.eval_shape(algorithm.init_client, w)
+    leaves, structure = jax.tree.flatten(example)
+    if not leaves:
+        return None
+    for leaf in leaves:
+        if leaf.dtype != jnp.float32:
+            raise ConfigError(
+                f"{type(algorithm).__name__}.init_client returned {leaf.dtype}; client state is kept as float32."
+            )
+    return structure, tuple(leaf.shape for leaf in leaves)
+
+
+def _check_proposed(algorithm: Any, shape: Any, proposed: Any) -> None:
+    leaves, structure = jax.tree.flatten(proposed)
+    found = (structure, tuple(leaf.shape for leaf in leaves)) if leaves else None
+    if found != shape:
+        raise ConfigError(
+            f"{type(algorithm).__name__}.local proposed a client state of structure {found}, but init_client "
+            f"made {shape}. Return the same structure and shapes."
+        )
+
+
+def state_size(shape: Any) -> int:
+    """Numbers in one client's packed state."""
+    return 0 if shape is None else sum(int(np.prod(s, dtype=np.int64)) for s in shape[1])
+
+
+def _unpack(shape: Any, packed: Any) -> Any:
+    if shape is None:
+        return None
+    structure, shapes = shape
+    ends = np.cumsum([int(np.prod(s, dtype=np.int64)) for s in shapes])
+    parts = [packed[e - int(np.prod(s, dtype=np.int64)) : e].reshape(s) for e, s in zip(ends, shapes, strict=True)]
+    return jax.tree.unflatten(structure, parts)
+
+
+def _pack(state: PyTree) -> Array:
+    return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(state)])
+
+
+def pack_initial(algorithm: Any, w: Any) -> np.ndarray:
+    """One client's state before its first round, packed (s,)."""
+    return np.asarray(_pack(algorithm.init_client(jnp.asarray(w))), np.float32)

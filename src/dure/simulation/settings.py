@@ -1,0 +1,171 @@
+"""The keywords of `simulate`, checked before anything starts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dure.aggregation.exact import MAX_TERMS
+from dure.errors import ConfigError, did_you_mean
+from dure.oracles.optimizer import Optimizer, as_optimizer
+from dure.population.samplers import Everyone, Poisson, Sampler, Uniform, Weighted
+from dure.simulation.plan import Work
+
+WEIGHTINGS = ("examples", "uniform")
+ESTIMATORS = ("ratio", "horvitz-thompson")
+SCHEDULES = ("auto", "sequential", "vectorised")
+PLACEMENTS = ("auto", "host", "device", "disk")
+#: Host function (seed, round, ids (m,), steps (m,)) → steps really done (m,): slow clients stop early.
+WorkLimit = Callable[[int, int, np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything about a simulation but the algorithm, the task and the data. Make it with `settings`."""
+
+    sampler: Sampler
+    work: Work
+    optimizer: Optimizer
+    weighting: str
+    estimator: str
+    seed: int
+    schedule: str
+    width: int | None
+    memory_budget: int
+    client_state: str
+    devices: int | None
+    eager: bool
+    work_limit: WorkLimit | None
+    objective: str
+
+
+def settings(
+    data: Any,
+    *,
+    fraction: float | None = None,
+    clients_per_round: int | None = None,
+    sampler: Sampler | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: float = 10,
+    optimizer: Any = 0.1,
+    weighting: str = "examples",
+    estimator: str = "ratio",
+    seed: int = 0,
+    schedule: str = "auto",
+    width: int | None = None,
+    memory_budget: float = 2**30,
+    client_state: str = "auto",
+    devices: int | None = None,
+    eager: bool = False,
+    work_limit: WorkLimit | None = None,
+) -> Settings:
+    """Check the keywords against each other and against the data; the meanings are in `simulate`.
+
+    Raises:
+        ConfigError: naming the keyword, its value, and what is allowed.
+    """
+    sampler = _sampler(fraction, clients_per_round, sampler)
+    for name, value, allowed in (
+        ("weighting", weighting, WEIGHTINGS),
+        ("estimator", estimator, ESTIMATORS),
+        ("schedule", schedule, SCHEDULES),
+        ("client_state", client_state, PLACEMENTS),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{name}={value!r} is not known. {did_you_mean(str(value), allowed)}")
+    size = sampler.expected_size(data)
+    if size > MAX_TERMS:
+        raise ConfigError(
+            f"A round of {size:.0f} clients is more than the {MAX_TERMS} that one aggregate takes. "
+            "Sample fewer clients per round."
+        )
+    if isinstance(sampler, Weighted) and weighting == "examples" and estimator == "ratio":
+        raise ConfigError(
+            "Weighted sampling already draws clients in proportion to their examples; weighting them by "
+            "examples again would optimise Σ n_k² F_k. Use weighting='uniform' for the plain mean of the "
+            "draws, or estimator='horvitz-thompson'."
+        )
+    if seed is None or isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed={seed!r} must be a nonnegative integer.")
+    if width is not None:
+        _positive_int("width", width)
+    if memory_budget <= 0:
+        raise ConfigError(f"memory_budget={memory_budget!r} must be a positive number of bytes.")
+    return Settings(
+        sampler,
+        _work(epochs, steps, batch_size),
+        as_optimizer(optimizer),
+        weighting,
+        estimator,
+        int(seed),
+        schedule,
+        width,
+        int(memory_budget),
+        client_state,
+        devices,
+        eager,
+        work_limit,
+        objective(sampler, weighting, estimator),
+    )
+
+
+def objective(sampler: Sampler, weighting: str, estimator: str) -> str:
+    """Which objective the rounds optimise, in a sentence for the record."""
+    goal = "Σ (n_k/n) F_k" if weighting == "examples" else "(1/N) Σ F_k"
+    if isinstance(sampler, Everyone):
+        return f"{goal}: everyone takes part"
+    if estimator == "horvitz-thompson":
+        return f"{goal}: unbiased, each update divided by its inclusion probability"
+    if isinstance(sampler, Weighted):
+        return "Σ (n_k/n) F_k: unbiased, plain mean of clients drawn in proportion to their examples"
+    if weighting == "examples":
+        return (
+            "Σ (n_k/n) F_k, with the bias of the ratio n_k / Σ_cohort n_j: large clients count less than "
+            "their share in small cohorts (estimator='horvitz-thompson' removes it)"
+        )
+    return f"{goal}: plain mean of a uniform sample"
+
+
+def _sampler(fraction: float | None, clients_per_round: int | None, sampler: Sampler | None) -> Sampler:
+    given = {
+        "fraction": fraction,
+        "clients_per_round": clients_per_round,
+        "sampler": sampler,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)} are different ways to choose clients: give one.")
+    if sampler is not None:
+        if not isinstance(sampler, Everyone | Uniform | Poisson | Weighted) and not hasattr(sampler, "sample"):
+            raise ConfigError(f"sampler={sampler!r} has no method sample(seed, round, population).")
+        return sampler
+    if fraction is not None:
+        if isinstance(fraction, int | float) and fraction == 1.0:
+            return Everyone()
+        return Uniform(fraction=fraction)
+    if clients_per_round is not None:
+        return Uniform(count=clients_per_round)
+    return Everyone()
+
+
+def _work(epochs: int | None, steps: int | None, batch_size: float) -> Work:
+    if epochs is not None and steps is not None:
+        raise ConfigError(f"epochs={epochs} and steps={steps} exclude each other: give one.")
+    if steps is not None:
+        _positive_int("steps", steps)
+    if epochs is not None:
+        _positive_int("epochs", epochs)
+    if isinstance(batch_size, float) and math.isinf(batch_size) and batch_size > 0:
+        size = None
+    else:
+        _positive_int("batch_size", batch_size, " or math.inf for all of a client's examples at once")
+        size = int(batch_size)
+    return Work(None if steps is not None else int(epochs or 1), steps, size)
+
+
+def _positive_int(name: str, value: Any, more: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ConfigError(f"{name}={value!r} is not allowed: it must be an integer of at least 1{more}.")
