@@ -7,7 +7,7 @@ probabilities let the aggregator weight without bias (Horvitz and Thompson 1952)
 import math
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int, Int64
@@ -16,6 +16,7 @@ from dure import keys
 from dure.errors import ConfigError
 
 
+@runtime_checkable
 class Population(Protocol):
     """What a sampler may ask about the registered clients; `dure.data.Federated` is one."""
 
@@ -53,6 +54,7 @@ class Cohort:
         return len(self.ids)
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """A rule for choosing cohorts."""
 
@@ -87,8 +89,8 @@ class Everyone:
 class Uniform:
     """m clients, uniformly and without replacement: inclusion probability m/N.
 
-    Give `count` = m, or `fraction` = C with m = max(⌊C·N⌋, 1), McMahan's rule. C is read as the decimal number
-    that was written, so 0.29 of 100 clients are 29 although 0.29·100 is 28.999… in floating point.
+    Give `count` = m, or `fraction` = C with m = max(⌊C·N⌋, 1), McMahan's rule. C is read as the decimal
+    number that was written, so 0.29 of 100 clients are 29 although 0.29·100 is 28.999… in floating point.
 
     Args:
         count: m ≥ 1.
@@ -99,12 +101,13 @@ class Uniform:
     """
 
     count: int | None = None
-    fraction: float | None = None
+    fraction: float | int | None = None
 
     def __post_init__(self) -> None:
         if (self.count is None) == (self.fraction is None):
             raise ConfigError(
-                f"Uniform takes count or fraction, one of them; got count={self.count}, fraction={self.fraction}."
+                f"Uniform takes count or fraction, one of them; got count={self.count}, "
+                f"fraction={self.fraction}."
             )
         if self.count is not None:
             _count(self.count)
@@ -112,7 +115,7 @@ class Uniform:
             raise ConfigError(f"The client fraction C={self.fraction} must lie in (0, 1], such as 0.1.")
 
     def size(self, clients: int) -> int:
-        """m for a population of N clients.
+        """The cohort size m for a population of N clients.
 
         Raises:
             ConfigError: m > N.
@@ -122,19 +125,19 @@ class Uniform:
         assert self.count is not None
         if self.count > clients:
             raise ConfigError(
-                f"A cohort of {self.count} clients cannot be drawn from a population of {clients} without replacement. "
-                f"Take at most {clients}, or Everyone()."
+                f"A cohort of {self.count} clients cannot be drawn from a population of {clients} without "
+                f"replacement. Take at most {clients}, or Everyone()."
             )
         return self.count
 
     def sample(self, seed: int, round: int, population: Population) -> Cohort:
-        """m distinct clients, in O(m)."""
+        """The m distinct clients, in O(m)."""
         clients = population.clients
         m = self.size(clients)
         return _without_replacement(_subset(keys.generator(seed, "cohort", round), clients, m), m / clients)
 
     def expected_size(self, population: Population) -> float:
-        """m."""
+        """The cohort size m."""
         return float(self.size(population.clients))
 
     def describe(self) -> str:
@@ -161,7 +164,7 @@ class Poisson:
         ConfigError: a rate outside (0, 1].
     """
 
-    rate: float
+    rate: float | int
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
@@ -184,11 +187,11 @@ class Poisson:
 
 @dataclass(frozen=True)
 class Weighted:
-    """m draws with replacement, client k with probability p_k = n_k/n.
+    """Draws m times with replacement, client k with probability p_k = n_k/n.
 
-    The scheme of Li et al. (ICLR 2020, scheme I): each draw counts 1/m. `inclusion` is the expected count m·p_k
-    and `multiplicity` the count. Takes O(m log N): a draw is a random example, and its owner is found by
-    bisection. Clients without examples are never drawn.
+    The scheme of Li et al. (ICLR 2020, scheme I): each draw counts 1/m. `inclusion` is the expected count
+    m·p_k and `multiplicity` the count. Takes O(m log N): a draw is a random example, and its owner is
+    found by bisection. Clients without examples are never drawn.
 
     Args:
         count: m ≥ 1; may exceed N.
@@ -228,7 +231,7 @@ def _count(count: int) -> None:
 
 
 def _subset(rng: np.random.Generator, clients: int, m: int) -> Int64[np.ndarray, "m"]:
-    """m of N ids, all subsets equally likely, ascending. NumPy uses Floyd's algorithm when m ≪ N: O(m)."""
+    """One of all m-subsets of N ids, equally likely, ascending; by Floyd's algorithm, O(m), when m ≪ N."""
     return np.sort(rng.choice(clients, m, replace=False, shuffle=False).astype(np.int64))
 
 
