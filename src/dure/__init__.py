@@ -1,1 +1,93 @@
-"""dure: federated learning."""
+"""dure (두레): federated learning — one algorithm object in simulation, under a debugger and over a network.
+
+The public names are this table. They are loaded when first used, so that `import dure` is quick and the
+command line can print its help without starting JAX.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from dure import data, models
+    from dure.algorithms import Algorithm, FedAvg, FedSGD, Oracle, RoundInfo, Server, Update
+    from dure.data import Federated
+    from dure.errors import ConfigError, DataError, DureError, RunError
+    from dure.oracles.layout import Layout, Variables
+    from dure.oracles.metrics import Metric
+    from dure.oracles.model import Model
+    from dure.oracles.optimizer import Optimizer, sgd
+    from dure.oracles.task import Task, binary, classification, regression
+    from dure.population import Cohort, Everyone, Poisson, Uniform, Weighted
+    from dure.run import Run
+    from dure.simulation import Simulation, simulate
+    from dure.simulation.sweep import sweep
+
+_NAMES = {
+    "dure.algorithms": ("Algorithm", "FedAvg", "FedSGD", "Oracle", "RoundInfo", "Server", "Update"),
+    "dure.data": ("Federated",),
+    "dure.errors": ("ConfigError", "DataError", "DureError", "RunError"),
+    "dure.oracles.layout": ("Layout", "Variables"),
+    "dure.oracles.metrics": ("Metric",),
+    "dure.oracles.model": ("Model",),
+    "dure.oracles.optimizer": ("Optimizer", "sgd"),
+    "dure.oracles.task": ("Task", "binary", "classification", "regression"),
+    "dure.population": ("Cohort", "Everyone", "Poisson", "Uniform", "Weighted"),
+    "dure.run": ("Run",),
+    "dure.simulation": ("Simulation", "simulate"),
+    "dure.simulation.sweep": ("sweep",),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+_ROOMS = ("data", "models")
+
+__all__ = [
+    "Algorithm",
+    "Cohort",
+    "ConfigError",
+    "DataError",
+    "DureError",
+    "Everyone",
+    "FedAvg",
+    "FedSGD",
+    "Federated",
+    "Layout",
+    "Metric",
+    "Model",
+    "Optimizer",
+    "Oracle",
+    "Poisson",
+    "RoundInfo",
+    "Run",
+    "RunError",
+    "Server",
+    "Simulation",
+    "Task",
+    "Uniform",
+    "Update",
+    "Variables",
+    "Weighted",
+    "binary",
+    "classification",
+    "data",
+    "models",
+    "regression",
+    "sgd",
+    "simulate",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _ROOMS:
+        value = import_module(f"dure.{name}")
+    else:
+        raise AttributeError(f"module 'dure' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -36,23 +36,37 @@ class Wide(NamedTuple):
     low: Array
 
 
-def zeros(like: Float32[Array, "*shape"]) -> Wide:
+def zeros(like: Array | jax.ShapeDtypeStruct) -> Wide:
     """An empty accumulator for terms shaped like `like`."""
     with jax.enable_x64(True):
         return Wide(*(jnp.zeros(like.shape, np.float64) for _ in EXPONENTS))
 
 
-def add(total: Wide, value: Float32[Array, "*shape"], weight: Float32[Array, ""]) -> Wide:
+def add(
+    total: Wide, value: Float32[Array | np.ndarray | np.float32, "*shape"], weight: Float32[Array, ""]
+) -> Wide:
     """Add weight · value to the accumulator, exactly. `value` must be finite and within `LIMIT`."""
     with jax.enable_x64(True):
         product = lax.convert_element_type(value, np.float64) * lax.convert_element_type(weight, np.float64)
-        rest = product * np.float64(2.0 ** -EXPONENTS[0])
-        limbs = []
-        for limb in total:
-            integer = lax.round(rest, lax.RoundingMethod.TO_NEAREST_EVEN)
-            limbs.append(limb + integer)
-            rest = (rest - integer) * np.float64(_STEP)
-        return Wide(*limbs)
+        return Wide(*(limb + part for limb, part in zip(total, _cut(product), strict=True)))
+
+
+def add_all(total: Wide, values: Float32[Array, " m"]) -> Wide:
+    """Add m numbers to a scalar accumulator, exactly."""
+    with jax.enable_x64(True):
+        parts = _cut(lax.convert_element_type(values, np.float64))
+        return Wide(*(limb + part.sum() for limb, part in zip(total, parts, strict=True)))
+
+
+def _cut(product: Array) -> list[Array]:
+    """The three integers of a float64 number, in the units of the limbs."""
+    rest = product * np.float64(2.0 ** -EXPONENTS[0])
+    parts = []
+    for _ in EXPONENTS:
+        integer = lax.round(rest, lax.RoundingMethod.TO_NEAREST_EVEN)
+        parts.append(integer)
+        rest = (rest - integer) * np.float64(_STEP)
+    return parts
 
 
 def result(total: Wide) -> Float[Array, "*shape"]:

@@ -23,25 +23,27 @@ def _is_wide(x: object) -> bool:
 
 def start(update: PyTree) -> Sums:
     """Empty sums for updates shaped like `update` (a pytree of float32 arrays)."""
-    return Sums(jax.tree.map(exact.zeros, update), exact.zeros(np.float32(0.0)))
+    return Sums(jax.tree.map(exact.zeros, update), exact.zeros(jax.ShapeDtypeStruct((), np.float32)))
+
+
+def _add_values(values: PyTree, update: PyTree, weight: Array) -> PyTree:
+    return jax.tree.map(lambda total, x: exact.add(total, x, weight), values, update, is_leaf=_is_wide)
 
 
 def add(sums: Sums, update: PyTree, weight: Float32[Array, ""]) -> Sums:
     """Add one client's update with its weight. The order of the calls doesn't matter, to the last bit."""
-    values = jax.tree.map(
-        lambda total, x: exact.add(total, x, weight), sums.values, update, is_leaf=_is_wide
-    )
-    return Sums(values, exact.add(sums.weights, np.float32(1.0), weight))
+    return Sums(_add_values(sums.values, update, weight), exact.add(sums.weights, np.float32(1.0), weight))
 
 
 def add_rows(sums: Sums, rows: PyTree, weights: Float32[Array, " m"]) -> Sums:
     """Add m clients at once: every array of `rows` has a leading axis of length m."""
 
-    def body(i: Array, sums: Sums) -> Sums:
+    def body(i: Array, values: PyTree) -> PyTree:
         row = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, 0, keepdims=False), rows)
-        return add(sums, row, weights[i])
+        return _add_values(values, row, weights[i])
 
-    return lax.fori_loop(0, weights.shape[0], body, sums)
+    values = lax.fori_loop(0, weights.shape[0], body, sums.values)
+    return Sums(values, exact.add_all(sums.weights, weights))
 
 
 def ratio(sums: Sums) -> PyTree:

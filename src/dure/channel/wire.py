@@ -54,7 +54,9 @@ def encode(message: Message) -> bytes:
         code = _dtype_code(name, array.dtype)
         raw_name = name.encode()
         if len(raw_name) > 255 or array.ndim > 255:
-            raise RunError(f"Tensor name {name!r} is {len(raw_name)} bytes long; at most 255 fit in a message.")
+            raise RunError(
+                f"Tensor name {name!r} is {len(raw_name)} bytes long; at most 255 fit in a message."
+            )
         parts.append(struct.pack("<B", len(raw_name)) + raw_name)
         parts.append(struct.pack(f"<BB{array.ndim}Q", code, array.ndim, *array.shape))
         parts.append(np.ascontiguousarray(array, _DTYPES[code]).tobytes())
@@ -104,5 +106,7 @@ def size(tensors: Mapping[str, Any]) -> int:
     for name, tensor in tensors.items():
         _dtype_code(name, tensor.dtype)
         elements = int(np.prod(tensor.shape, dtype=np.int64))
-        total += 1 + len(name.encode()) + 2 + 8 * len(tensor.shape) + elements * np.dtype(tensor.dtype).itemsize
+        total += (
+            1 + len(name.encode()) + 2 + 8 * len(tensor.shape) + elements * np.dtype(tensor.dtype).itemsize
+        )
     return total

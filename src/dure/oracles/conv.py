@@ -75,7 +75,9 @@ def _replay(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]
 
 def _bind(equation: Any, inputs: Sequence[Any]) -> list[Any]:
     bound = equation.primitive.get_bind_params(equation.params)
-    leading, params = bound if isinstance(bound, tuple) else ((), bound)  # both forms exist among JAX releases
+    leading, params = (
+        bound if isinstance(bound, tuple) else ((), bound)
+    )  # both forms exist among JAX releases
     outputs = equation.primitive.bind(*leading, *inputs, **params)
     return list(outputs) if equation.primitive.multiple_results else [outputs]
 

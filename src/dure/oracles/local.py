@@ -249,7 +249,9 @@ class JaxOracle:
     def _params(self, y: list[Array]) -> PyTree:
         """The model's own parameters, in its own dtypes: float32 values are kept, the model sees casts."""
         layout = self._shared.layout
-        by_name = {e.name: yi for e, yi in zip((e for e in layout.params if e.tied_to is None), y, strict=True)}
+        by_name = {
+            e.name: yi for e, yi in zip((e for e in layout.params if e.tied_to is None), y, strict=True)
+        }
         leaves = [by_name[e.tied_to or e.name].astype(e.dtype) for e in layout.params]
         return layout.params_tree.unflatten(leaves)
 

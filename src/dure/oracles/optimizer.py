@@ -145,6 +145,8 @@ def is_linear(optimizer: Optimizer) -> bool:
         for size in (1e-6, 1.0, 1e6):
             whole = displacement(size * (first + second))
             parts = displacement(size * first) + displacement(size * second)
-            if not np.allclose(whole, parts, rtol=1e-4, atol=1e-6 * size * np.abs(parts).max() / max(size, 1.0)):
+            if not np.allclose(
+                whole, parts, rtol=1e-4, atol=1e-6 * size * np.abs(parts).max() / max(size, 1.0)
+            ):
                 return False
     return True

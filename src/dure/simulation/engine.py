@@ -137,7 +137,9 @@ class Engine:
         self._planned = None
         statics, order, clients, facts = inputs
         if self.store is not None:
-            clients = clients._replace(state=self._states(facts["ids"], facts["places"], clients.weight.shape))
+            clients = clients._replace(
+                state=self._states(facts["ids"], facts["places"], clients.weight.shape)
+            )
         shape = (statics, order.shape, clients.weight.shape)
         if shape not in self._shapes:
             self._shapes.add(shape)
@@ -180,6 +182,14 @@ class Engine:
     def block(self) -> None:
         """Wait until all launched rounds are done."""
         jax.block_until_ready(self.model)
+
+    def restore(self, model: Model, round: int, client_state: dict[str, np.ndarray]) -> None:
+        """Go back to a checkpoint's state."""
+        self.model = jax.device_put(model, self._whole)
+        self.round = round
+        self._planned = None
+        if self.store is not None:
+            self.store.restore(client_state, round)
 
     def params(self) -> Any:
         """The model's parameters now, as the pytree that its `init` makes."""
@@ -266,7 +276,9 @@ class Engine:
             share = share / whole / inclusion
         return share.astype(np.float32)
 
-    def _places(self, turns: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], tuple[int, int, int]]:
+    def _places(
+        self, turns: np.ndarray
+    ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], tuple[int, int, int]]:
         """Clients of similar length share a chunk; chunks are dealt to the devices there and back again."""
         width, count = self.schedule.width, self.mesh.size
         rank = np.empty(len(turns), np.int64)
@@ -390,7 +402,9 @@ def _chunks_in_use(places: Any, shape: tuple[int, int, int]) -> np.ndarray:
     return used
 
 
-def _limited(limit: Callable[..., Any], seed: int, number: int, ids: np.ndarray, steps: np.ndarray) -> np.ndarray:
+def _limited(
+    limit: Callable[..., Any], seed: int, number: int, ids: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
     done = np.asarray(limit(seed, number, ids, steps.copy()))
     if done.shape != steps.shape or not np.issubdtype(done.dtype, np.integer):
         raise ConfigError(

@@ -33,7 +33,9 @@ def _program(task: Task, layout: Layout, mesh: Mesh) -> Any:
         return jax.jit(on_device)
     whole, split = PartitionSpec(), PartitionSpec(AXIS)
     return jax.jit(
-        jax.shard_map(on_device, mesh=mesh, in_specs=(whole, whole, whole, split), out_specs=split, check_vma=False)
+        jax.shard_map(
+            on_device, mesh=mesh, in_specs=(whole, whole, whole, split), out_specs=split, check_vma=False
+        )
     )
 
 

@@ -104,7 +104,7 @@ class Payload(NamedTuple):
     """What is averaged: the algorithm's update and the float buffers."""
 
     update: PyTree
-    floats: Array
+    floats: Array | None
 
 
 def round_function(statics: Statics) -> Callable[..., Any]:
@@ -115,7 +115,12 @@ def round_function(statics: Statics) -> Callable[..., Any]:
     """
 
     def function(
-        model: Model, numbers: Array, round: Array, columns: Mapping[str, Array], order: Array, clients: Clients
+        model: Model,
+        numbers: Array,
+        round: Array,
+        columns: Mapping[str, Array],
+        order: Array,
+        clients: Clients,
     ) -> Any:
         algorithm, optimizer = _things(statics, numbers)
         broadcast = algorithm.broadcast(model.server)
@@ -175,7 +180,7 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
         update, proposed = algorithm.local(broadcast, state, oracle)
         _check_update(algorithm, update)
         seen = oracle.observed
-        payload = Payload(update, seen.floats)
+        payload = Payload(update, seen.floats if statics.layout.buffer_size else None)
         verdict = jnp.where(weight > 0, _verdict(payload, seen.loss, weight), 0)
         used = (verdict == 0) & (weight > 0) & (seen.steps > 0)
         payload = jax.tree.map(lambda x: jnp.where(used, x, 0), payload)
@@ -188,7 +193,7 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
     example = jax.eval_shape(
         one, *jax.tree.map(lambda x: x[0, 0], arguments), clients.turns[0], clients.blocks[0]
     )
-    sums = mean.start(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example[0]))
+    sums = mean.start(example[0])
     ints = jnp.full_like(shared.ints, jnp.iinfo(jnp.int32).min)
     reports = jax.tree.map(lambda x: jnp.zeros(clients.weight.shape, x.dtype), example[4])
     carry = (jnp.int32(0), sums, ints, jnp.int32(0), reports, clients.state)
@@ -196,7 +201,8 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
     def chunk(carry: Any) -> Any:
         c, sums, ints, accepted, reports, states = carry
         plan, weight, packed = jax.tree.map(
-            lambda x: lax.dynamic_index_in_dim(x, c, 0, keepdims=False), (clients.plan, clients.weight, states)
+            lambda x: lax.dynamic_index_in_dim(x, c, 0, keepdims=False),
+            (clients.plan, clients.weight, states),
         )
         turns, blocks = clients.turns[c], clients.blocks[c]
         if statics.width == 1:
@@ -206,9 +212,9 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
             ints = jnp.maximum(ints, own)
             report, kept = jax.tree.map(lambda x: x[None], (report, kept))
         else:
-            payload, used, own, count, report, kept = jax.vmap(
-                lambda p, w, s: one(p, w, s, turns, blocks)
-            )(plan, weight, packed)
+            payload, used, own, count, report, kept = jax.vmap(lambda p, w, s: one(p, w, s, turns, blocks))(
+                plan, weight, packed
+            )
             sums = mean.add_rows(sums, payload, used)
             ints = jnp.maximum(ints, own.max(0))
         reports, states = jax.tree.map(
@@ -222,7 +228,13 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
 
 
 def _apply(
-    statics: Statics, algorithm: Any, model: Model, sums: mean.Sums, ints: Array, accepted: Array, round: Array
+    statics: Statics,
+    algorithm: Any,
+    model: Model,
+    sums: mean.Sums,
+    ints: Array,
+    accepted: Array,
+    round: Array,
 ) -> tuple[Model, Outcome]:
     """The server's step; with nobody accepted the model stays as it is."""
     average = mean.ratio(sums) if statics.ratio else mean.total(sums)
@@ -234,7 +246,8 @@ def _apply(
             f"is {jax.tree.structure(model.server)}. Return the same structure."
         )
     # Buffers are averaged whatever the estimator is; an estimate of a total would not be a statistic.
-    floats = mean.ratio(sums).floats
+    averaged = mean.ratio(sums).floats
+    floats = model.floats if averaged is None else averaged
     happened = accepted > 0
     new = Model(server, floats, ints)
     new = jax.tree.map(lambda n, o: jnp.where(happened, n, o), new, model)
@@ -243,7 +256,7 @@ def _apply(
 
 
 def _verdict(payload: PyTree, loss: Array, weight: Array) -> Array:
-    leaves = [x for x in jax.tree.leaves(payload) if x.size]
+    leaves = [x for x in jax.tree.leaves(payload) if x.size]  # None is no leaf
     finite = jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()
     largest = jnp.stack([jnp.abs(x).max() for x in leaves]).max()
     small = jnp.where(finite, largest, 0.0) < jnp.float32(exact.LIMIT) / jnp.maximum(weight, 1e-30)
@@ -269,7 +282,9 @@ def _check_update(algorithm: Any, update: PyTree) -> None:
 def update_shape(statics: Statics, model: Model, numbers: Any, columns: Mapping[str, Any]) -> PyTree:
     """The shapes of what one client sends, without computing anything."""
 
-    def send(model: Model, numbers: Array, columns: Mapping[str, Array], order: Array, plan: ClientPlan) -> Any:
+    def send(
+        model: Model, numbers: Array, columns: Mapping[str, Array], order: Array, plan: ClientPlan
+    ) -> Any:
         algorithm, optimizer = _things(statics, numbers)
         shared = Shared(
             statics.task, statics.layout, optimizer, columns, order, model.floats, model.ints, jnp.int32(1),
@@ -326,7 +341,9 @@ def _unpack(shape: Any, packed: Any) -> Any:
         return None
     structure, shapes = shape
     ends = np.cumsum([int(np.prod(s, dtype=np.int64)) for s in shapes])
-    parts = [packed[e - int(np.prod(s, dtype=np.int64)) : e].reshape(s) for e, s in zip(ends, shapes, strict=True)]
+    parts = [
+        packed[e - int(np.prod(s, dtype=np.int64)) : e].reshape(s) for e, s in zip(ends, shapes, strict=True)
+    ]
     return jax.tree.unflatten(structure, parts)
 
 

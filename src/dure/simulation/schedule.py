@@ -53,7 +53,8 @@ def candidates(
     # Parameters, gradients, optimizer state and the loop's second copy: about six models per client.
     affordable = max(memory_budget // (24 * max(layout.size, 1)), 1)
     if width is None:
-        wanted = CHUNK if platform == "cpu" else 256
+        # Several chunks for each device, so that clients of different lengths can be dealt evenly.
+        wanted = min(CHUNK, max(per_device // 6, 8)) if platform == "cpu" else 256
         width = max(min(wanted, per_device, affordable), 1)
     vectorised = of_width(width)
     if name == "vectorised" or width == 1:

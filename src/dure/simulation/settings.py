@@ -139,7 +139,9 @@ def _sampler(fraction: float | None, clients_per_round: int | None, sampler: Sam
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} are different ways to choose clients: give one.")
     if sampler is not None:
-        if not isinstance(sampler, Everyone | Uniform | Poisson | Weighted) and not hasattr(sampler, "sample"):
+        if not isinstance(sampler, Everyone | Uniform | Poisson | Weighted) and not hasattr(
+            sampler, "sample"
+        ):
             raise ConfigError(f"sampler={sampler!r} has no method sample(seed, round, population).")
         return sampler
     if fraction is not None:

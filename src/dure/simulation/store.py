@@ -99,10 +99,12 @@ class _DiskRows:
     def _journal(self, round: int) -> Path:
         return self.directory / f"undo-{round:08d}"
 
-    def commit(self, round: int, used: int, oldest: int) -> None:
-        """From now on, undo goes back to this checkpoint; journals older than `oldest` aren't needed."""
+    def flush(self) -> None:
         if isinstance(self.rows, np.memmap):
             self.rows.flush()
+
+    def commit(self, round: int, used: int, oldest: int) -> None:
+        """From now on, undo goes back to this checkpoint; journals older than `oldest` aren't needed."""
         self.checkpoint, self.journaled = round, np.zeros(used, bool)
         for path in self.directory.glob("undo-*"):
             if int(path.name[5:]) < oldest:
@@ -115,7 +117,9 @@ class _DiskRows:
             raise RunError(f"{self.path} holds {capacity} rows of client state; the checkpoint needs {used}.")
         if capacity:
             self.grow(capacity)
-        journals = sorted((p for p in self.directory.glob("undo-*") if int(p.name[5:]) >= round), reverse=True)
+        journals = sorted(
+            (p for p in self.directory.glob("undo-*") if int(p.name[5:]) >= round), reverse=True
+        )
         for path in journals:
             whole = path.stat().st_size // self._record().itemsize  # a record cut short was never acted on
             record = np.fromfile(path, self._record(), whole)
@@ -137,7 +141,9 @@ class ClientStore:
         directory: where "disk" keeps its files.
     """
 
-    def __init__(self, clients: int, initial: np.ndarray, placement: str = "host", directory: Path | None = None):
+    def __init__(
+        self, clients: int, initial: np.ndarray, placement: str = "host", directory: Path | None = None
+    ):
         self.initial = np.asarray(initial, np.float32)
         self.placement = placement
         self.used = 0
@@ -188,6 +194,11 @@ class ClientStore:
             kept["client_rows"] = np.asarray(self._rows.read(np.arange(self.used)))
         return kept
 
+    def flush(self) -> None:
+        """Rows on disk are safe there; called before a checkpoint counts."""
+        if self.placement == "disk":
+            self._rows.flush()
+
     def commit(self, round: int, oldest: int) -> None:
         """A checkpoint of `round` is safe; `oldest` is the oldest one that may still be gone back to."""
         if self.placement == "disk":
@@ -203,7 +214,7 @@ class ClientStore:
             self._capacity = len(self._rows.rows)
             self._allocate(ids)
         else:
-            self._rows.grow(len(ids)) if len(ids) > len(self._rows.rows) else None
             self._capacity = len(self._rows.rows)
             self._allocate(ids)
-            self._rows.write(np.arange(len(ids)), kept["client_rows"]) if len(ids) else None
+            if len(ids):
+                self._rows.write(np.arange(len(ids)), kept["client_rows"])

@@ -1,0 +1,124 @@
+"""The resolved configuration of a run, as it is saved, and whether two of them are the same experiment."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import dure
+from dure.errors import ConfigError, RunError
+from dure.run import layout as files
+from dure.simulation.engine import Engine
+
+
+def plain(thing: Any) -> Any:
+    """Values as JSON has them; objects by the names of their classes and functions, with their fields."""
+    if thing is None or isinstance(thing, bool | int | str):
+        return thing
+    if isinstance(thing, float):
+        return thing if np.isfinite(thing) else str(thing)
+    if isinstance(thing, np.generic):
+        return plain(thing.item())
+    if isinstance(thing, Mapping):
+        return {str(k): plain(v) for k, v in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [plain(v) for v in thing]
+    if is_dataclass(thing) and not isinstance(thing, type):
+        parts = {f.name: plain(getattr(thing, f.name)) for f in fields(thing)}
+        return {"kind": type(thing).__name__, **parts}
+    if isinstance(thing, np.ndarray | jax.Array):
+        array = np.asarray(thing)
+        return f"{array.dtype}{array.shape}:{hashlib.sha256(array.tobytes()).hexdigest()[:16]}"
+    return getattr(thing, "__qualname__", type(thing).__qualname__)
+
+
+def config(
+    engine: Engine, rounds: int, evaluate_every: int | None, clients_every: int | None, initial: Any,
+    experiment: Mapping[str, Any] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What config.json holds: all that is needed to repeat the run, beside the code of the user's functions."""
+    chosen, task, layout = engine.settings, engine.task, engine.layout
+    start = None if initial is None else [plain(leaf) for leaf in jax.tree.leaves(initial)]
+    return {
+        "dure": dure.__version__,
+        "name": (experiment or {}).get("name") or f"{type(engine.algorithm).__name__} on {engine.data.name}",
+        "algorithm": plain(engine.algorithm),
+        "citation": type(engine.algorithm).citation,
+        "objective": chosen.objective,
+        "rounds": rounds,
+        "seed": chosen.seed,
+        "clients": {
+            "population": engine.data.clients,
+            "sampler": plain(chosen.sampler),
+            "weighting": chosen.weighting,
+            "estimator": chosen.estimator,
+        },
+        "local": {
+            "epochs": chosen.work.epochs,
+            "steps": chosen.work.steps,
+            "batch_size": chosen.work.batch_size or "inf",
+            "optimizer": plain(chosen.optimizer),
+            "work_limit": plain(chosen.work_limit),
+        },
+        "model": {
+            "name": task.model.name,
+            "task": task.name,
+            "parameters": layout.size,
+            "buffers": layout.buffer_size,
+            "counters": layout.counter_size,
+            "initial": start,
+        },
+        "messages": {"uplink_bytes": engine.uplink_message, "downlink_bytes": engine.downlink_message},
+        "evaluation": {"every": evaluate_every, "clients_every": clients_every},
+        "schedule": {
+            "name": engine.schedule.name,
+            "width": engine.schedule.width,
+            "devices": engine.mesh.size,
+        },
+        "data": {"name": engine.data.name, "fingerprint": engine.data.fingerprint()},
+        "experiment": None if experiment is None else dict(experiment),
+    }
+
+
+def stored_config(directory: Path) -> dict[str, Any]:
+    """The config.json of a run.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
+    path = directory / files.CONFIG
+    if not path.exists():
+        raise RunError(f"{directory} holds no run to resume: it has no {files.CONFIG}.")
+    found: dict[str, Any] = files.read_json(path)
+    return found
+
+
+def check_same(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """A run may only be resumed as the same experiment; more rounds are allowed.
+
+    Raises:
+        ConfigError: naming the first key that differs, with both values.
+    """
+    for key in now:
+        if key in ("rounds", "dure", "experiment", "name"):
+            continue
+        difference = _difference(key, stored.get(key), files.plain(now[key]))
+        if difference:
+            raise ConfigError(
+                f"This is not the same experiment: {difference}. Resume with the arguments of the run, or "
+                "start another one in a new directory."
+            )
+
+
+def _difference(key: str, old: Any, new: Any) -> str | None:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in {**old, **new}:
+            found = _difference(f"{key}.{name}", old.get(name), new.get(name))
+            if found:
+                return found
+        return None
+    return None if old == new else f"{key} was {old!r} and is {new!r}"

@@ -1,0 +1,53 @@
+"""What is written about a round. Everything here is deterministic: the clock has its own file."""
+
+from typing import Any
+
+import numpy as np
+
+from dure.simulation.engine import Engine, RoundResult
+
+NOTHING = "no usable update"
+
+
+def round_record(engine: Engine, result: RoundResult | None, uplink: int, downlink: int) -> dict[str, Any]:
+    """One line of rounds.jsonl; round 0 (`result` None) is the model before training."""
+    if result is None:
+        return {"round": 0, "status": "start", "cumulative_uplink_bytes": 0, "cumulative_downlink_bytes": 0}
+    used = np.array([s == "ok" for s in result.status], bool)
+    weights = result.weights[used].astype(np.float64)
+    loss = float(np.sum(weights * result.loss[used]) / weights.sum()) if weights.sum() > 0 else None
+    rejected = [
+        f"client {engine.data.client_name(int(k))}: {s}"
+        for k, s in zip(result.ids, result.status, strict=True)
+        if s not in ("ok", "no examples")
+    ]
+    return {
+        "round": result.round,
+        "status": "ok" if result.accepted else NOTHING,
+        "clients": len(result.ids),
+        "accepted": result.accepted,
+        "rejected": len(rejected),
+        "rejections": rejected[:20],
+        "examples": int(result.examples[used].sum()),
+        "steps": int(result.steps.sum()),
+        "train_loss": loss,
+        "update_norm": result.move,
+        "uplink_bytes": engine.uplink_message * result.senders,
+        "downlink_bytes": engine.downlink_message * len(result.ids),
+        "cumulative_uplink_bytes": uplink,
+        "cumulative_downlink_bytes": downlink,
+    }
+
+
+def participation(result: RoundResult) -> dict[str, Any]:
+    """One line of participation.jsonl: a list per column, one entry per client that was asked."""
+    return {
+        "client": result.ids,
+        "examples": result.examples,
+        "weight": result.weights,
+        "inclusion": result.inclusion,
+        "steps": result.steps,
+        "loss": result.loss,
+        "norm": result.norm,
+        "status": result.status,
+    }
