@@ -506,3 +506,16 @@ def test_as_model_takes_what_users_have():
     for thing in (linear, "two_nn", (start, 3)):
         with pytest.raises(ConfigError, match="is not a model"):
             as_model(thing)
+
+
+def test_an_nnx_module_is_told_how_to_come_in_and_does():
+    nnx = pytest.importorskip("flax.nnx")
+    module = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    with pytest.raises(ConfigError, match=r"Linear is a flax\.nnx module.*nnx\.split"):
+        as_model(module)
+    graph, state = nnx.split(module)
+    model = as_model((lambda key: state, lambda state, x: nnx.merge(graph, state)(x)))
+    variables = model.init(KEY)
+    layout = Layout.of(variables)
+    params = layout.unflatten_params(layout.flatten_params(variables.params))
+    np.testing.assert_allclose(model.apply(Variables(params), jnp.ones((4, 3)))[0], module(jnp.ones((4, 3))))

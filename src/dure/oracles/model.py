@@ -184,6 +184,11 @@ def as_model(thing: Any, example_input: Any = None) -> Model:
         return Model.from_equinox(thing)
     if isinstance(thing, tuple) and len(thing) == 2 and callable(thing[0]) and callable(thing[1]):
         return Model.from_functions(*thing)
+    if _comes_from(thing, "flax.nnx"):
+        raise ConfigError(
+            f"{type(thing).__name__} is a flax.nnx module. Give its pure functions: with graph, state = "
+            "nnx.split(module), the pair (lambda key: state, lambda state, x: nnx.merge(graph, state)(x))."
+        )
     raise ConfigError(
         f"{type(thing).__name__} is not a model. Give a dure.Model, a pair (init, apply) of functions, a "
         "flax.linen module or an equinox module."
