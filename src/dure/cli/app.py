@@ -29,7 +29,7 @@ Set = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool | None) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -40,8 +40,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
-    ] = False,
+        bool | None, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = None,
 ) -> None:
     """Federated learning: simulate, compare, report."""
 
@@ -87,15 +87,15 @@ def resume(
                 out.print(f"{run} is complete already.", markup=False, soft_wrap=True)
             return
         from dure.config.build import rebuild
-        from dure.simulation import resume as continue_run
+        from dure.simulation import simulate
 
         built = rebuild(opened.config)
         done = int(opened.status.get("round") or 0)
         finished = _watched(
             opened.name, int(built.keywords["rounds"]), run, quiet, done,
-            lambda watch: continue_run(
-                run, algorithm=built.algorithm, task=built.task, data=built.data,
-                on_round=watch, **_lasting(built.keywords),
+            lambda watch: simulate(
+                built.algorithm, built.task, built.data, directory=run, resume=True,
+                experiment=built.config, on_round=watch, **built.keywords,
             ),
         )  # fmt: skip
         _finish(finished, quiet)
@@ -112,7 +112,7 @@ def _train(plan: "Study", where: Path, source: str, quiet: bool) -> None:
         f"{plan.name} (seed {plan.seed})", plan.rounds, where, quiet, 0,
         lambda watch: simulate(
             built.algorithm, built.task, built.data,
-            directory=where, config=built.config, on_round=watch, **built.keywords,
+            directory=where, experiment=built.config, on_round=watch, **built.keywords,
         ),
     )  # fmt: skip
     _finish(finished, quiet)
@@ -147,10 +147,6 @@ def _finish(finished: "Run", quiet: bool) -> None:
     if not quiet:
         out.print(finished.summary(), markup=False, soft_wrap=True)
         out.print(f"  report: {report}", markup=False, soft_wrap=True)
-
-
-def _lasting(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in keywords.items() if value is not None}
 
 
 def _slug(name: str) -> str:

@@ -6,7 +6,7 @@ from dure.cli.terminal import guarded, out
 
 
 def data() -> None:
-    """List the data sets that [data] name can be."""
+    """List the data sets."""
     with guarded():
         from dure.data import CATALOGUE
 
@@ -21,7 +21,7 @@ def data() -> None:
 
 
 def algorithms() -> None:
-    """List the methods that [algorithm] name can be, with their parameters and sources."""
+    """List the methods, with their parameters and sources."""
     with guarded():
         from dataclasses import fields
 
@@ -29,7 +29,8 @@ def algorithms() -> None:
 
         for name, method in methods().items():
             page = (method.__module__ and __import__(method.__module__, fromlist=["_"]).__doc__) or ""
-            out.print(f"[bold]{name}[/]  {_first_sentence(page.split(':', 1)[-1])}")
+            out.print(name, style="bold", end="  ")
+            out.print(_first_sentence(page.split(":", 1)[-1]), markup=False)
             for f in fields(method):
                 out.print(f"  algorithm.{f.name} = {f.default!r}", markup=False)
             citation = getattr(method, "citation", "")

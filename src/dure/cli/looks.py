@@ -83,9 +83,7 @@ def _line(run: "Run") -> dict[str, Any]:
     }
 
 
-Runs = Annotated[
-    list[Path], typer.Argument(help="Runs, or directories of runs; a study's seeds go together.")
-]
+Runs = Annotated[list[Path], typer.Argument(help="Runs, or directories of runs; seeds go together.")]
 Target = Annotated[float | None, typer.Option(help="Count rounds, bytes and time until this is reached.")]
 Metric = Annotated[str | None, typer.Option(help="What to compare, such as test_accuracy or test_loss.")]
 Picture = Annotated[

@@ -1,5 +1,6 @@
 """What all commands share: consoles, exit codes, and errors as sentences instead of tracebacks."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,8 @@ from dure.errors import ConfigError, DataError, DureError
 
 FAILED, WRONG, STOPPED = 1, 2, 130
 
-out = Console(highlight=False)
+# In a pipe or a file tables aren't squeezed into 80 columns.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

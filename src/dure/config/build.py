@@ -49,12 +49,17 @@ def build(plan: Study, source: str = "The configuration") -> Built:
 
 
 def rebuild(config: Mapping[str, Any]) -> Built:
-    """Build from a run's resolved configuration.
+    """Build from a run's config.json.
 
     Raises:
-        ConfigError: it isn't one, for example because the run was started from Python.
+        ConfigError: the run was started from Python, so that its model and data aren't in any file.
     """
-    return build(study(config, "config.json"), "config.json")
+    if not config.get("experiment"):
+        raise ConfigError(
+            "This run was started from Python. Resume it there: call dure.simulate again with the same "
+            "arguments, directory= and resume=True."
+        )
+    return build(study(config["experiment"], "config.json"), "config.json")
 
 
 def _algorithm(plan: Study, source: str) -> tuple[Any, dict[str, Any]]:
@@ -200,7 +205,7 @@ def _keywords(plan: Study) -> dict[str, Any]:
         "optimizer": _optimizer(plan.optimizer),
         "weighting": clients.weighting,
         "estimator": clients.estimator,
-        "evaluate_every": plan.evaluation.every,
+        "evaluate_every": plan.evaluation.every or None,
         "evaluate_clients_every": plan.evaluation.clients_every,
         **engine.model_dump(exclude_none=True),
     }

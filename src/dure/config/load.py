@@ -39,6 +39,8 @@ def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Study:
         raise ConfigError(
             f"{file} is not valid {'JSON' if file.suffix == '.json' else 'TOML'}: {error}."
         ) from None
+    if file.suffix == ".json":
+        raw = raw.get("experiment") or raw  # the config.json of a run
     for text in overrides:
         override(raw, text)
     raw.setdefault("name", file.stem if file.suffix == ".toml" else "study")

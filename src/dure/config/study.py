@@ -131,10 +131,14 @@ class Task(Section):
 
 
 class Evaluation(Section):
-    """[evaluation]: after every how many rounds (0: never, except clients_every: never by default)."""
+    """[evaluation]: rounds between evaluations.
+
+    `every`: on the central test set; 0 is never. `clients_every`: on each client's own test examples; by
+    default after the last round only.
+    """
 
     every: Annotated[int, Field(ge=0)] = 1
-    clients_every: Annotated[int, Field(ge=0)] | None = None
+    clients_every: Count | None = None
 
 
 class Engine(Section):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class Reached:
     half_width: float
 
 
-def to_target(label: str, runs: Sequence["Run"], key: str, target: float) -> Reached:
+def to_target(label: str, runs: Sequence["Run"], key: str, target: words.Number) -> Reached:
     """Rounds, uplink bytes and time until `key` first reaches `target` (from the right side for its kind)."""
     hits = []
     for run in runs:
@@ -128,8 +128,7 @@ def group_by_study(runs: Sequence["Run"]) -> dict[str, list["Run"]]:
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        same = {k: v for k, v in run.config.items() if k not in ("seed", "directory")}
-        groups.setdefault(repr(sorted(same.items(), key=lambda item: item[0])), []).append(run)
+        groups.setdefault(repr(sorted(_without_seed(run.config).items())), []).append(run)
     labelled: dict[str, list[Run]] = {}
     names = [members[0].name for members in groups.values()]
     for name, members in zip(names, groups.values(), strict=True):
@@ -140,8 +139,18 @@ def group_by_study(runs: Sequence["Run"]) -> dict[str, list["Run"]]:
     return labelled
 
 
+def _without_seed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What two seeds of a study have in common: not what follows from the seed, nor how it was computed."""
+    study = config.get("experiment") or config
+    same = {k: v for k, v in study.items() if k not in ("seed", "directory", "schedule", "engine", "dure")}
+    data = same.get("data")
+    if isinstance(data, Mapping):
+        same["data"] = {k: v for k, v in data.items() if k != "fingerprint"}
+    return same
+
+
 def figure(
-    groups: Mapping[str, Sequence["Run"]], key: str | None = None, target: float | None = None
+    groups: Mapping[str, Sequence["Run"]], key: str | None = None, target: words.Number | None = None
 ) -> "Figure":
     """A metric against uplink bytes (left, first) and against rounds (right), one line a study.
 

@@ -61,11 +61,11 @@ def report_html(run: "Run") -> str:
         sections.section(
             "Trouble", "Clients that hold a round up, and updates that were left out.", sections.trouble(run)
         ),
-        sections.section("Method", "Please cite what you use.", _citations(run)),
+        sections.section("Method", _objective(run), _citations(run)),
         sections.section(
             "To repeat this run",
-            "The resolved configuration is enough: dure run RUN/config.json --directory NEW",
-            f'<div class="grid2">{sections.settings("Configuration", run.config)}'
+            sections.how_to_repeat(run),
+            f'<div class="grid2">{sections.settings("Configuration", sections.experiment(run))}'
             f"{sections.settings('Environment', run.environment)}</div>",
         ),
     ]
@@ -73,7 +73,7 @@ def report_html(run: "Run") -> str:
 
 
 def compare_html(
-    groups: Mapping[str, Sequence["Run"]], key: str, reached: Sequence[Reached], target: float | None
+    groups: Mapping[str, Sequence["Run"]], key: str, reached: Sequence[Reached], target: words.Number | None
 ) -> str:
     """Several studies on one page: curves with confidence bands, and the table to a target."""
     curves = {label: curve(runs, key) for label, runs in groups.items()}
@@ -173,19 +173,22 @@ def _data_sentence(data: Mapping[str, Any]) -> str:
         text += f", {words.plural(int(data['test_examples']), 'central test example')}"
     sizes = sorted(data.get("sizes") or [])
     if sizes:
-        text += f"; a client has {sizes[0]:,} to {sizes[-1]:,} examples (median {sizes[len(sizes) // 2]:,})"
+        spread = f"{sizes[0]:,} to {sizes[-1]:,} examples (median {sizes[len(sizes) // 2]:,})"
+        spread = f"{sizes[0]:,} examples" if sizes[0] == sizes[-1] else spread
+        text += f"; a client has {spread}"
     source = f" Source: {data['source']}." if data.get("source") else ""
     licence = f" Licence: {data['licence']}." if data.get("licence") else ""
     return text + "." + source + licence
 
 
-def _citations(run: "Run") -> str:
-    from dure import algorithms
+def _objective(run: "Run") -> str:
+    goal = run.config.get("objective")
+    return f"Objective: {goal}." if goal else "Please cite what you use."
 
-    named = words.name_of(run.config.get("algorithm")).lower()
-    pages = {name.lower(): thing for name, thing in vars(algorithms).items()}
+
+def _citations(run: "Run") -> str:
     found = [
-        ("Algorithm", str(getattr(pages.get(named), "citation", ""))),
+        ("Algorithm", str(run.config.get("citation") or "")),
         ("Data", str(run.data.get("citation") or "")),
     ]
     text = "".join(f"<dt>{what}</dt><dd>{escape(cited)}</dd>" for what, cited in found if cited)

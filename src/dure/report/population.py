@@ -75,9 +75,13 @@ def accuracy_picture(run: "Run") -> str:
     if last.empty:
         return ""
     values = [float(v) for v in last["accuracy"]]
-    key = {name: run.final.get(f"client_accuracy_{name}") for name in ("worst", "p10", "mean")}
-    titles = {"worst": "worst", "p10": "10th percentile", "mean": "mean"}
-    marks = [(titles[name], float(value)) for name, value in key.items() if value is not None]
+    wanted = (
+        ("mean", "mean", "var(--c2)"),
+        ("p10", "10th percentile", "var(--c3)"),
+        ("worst", "worst", "var(--c4)"),
+    )
+    known = [(title, run.final.get(f"client_accuracy_{name}"), tone) for name, title, tone in wanted]
+    marks = [(title, float(value), tone) for title, value, tone in known if value is not None]
     cards = [f'<div class="card"><h3>Spread</h3>{histogram(values, marks, "accuracy of a client")}</div>']
     ordered = last.sort_values(["accuracy", "client"], kind="stable")
     shown = ordered if len(ordered) <= NAMED else ordered.head(12)

@@ -41,7 +41,7 @@ def tiles(run: "Run") -> str:
     key = words.headline_metric([run])
     if key:
         top = words.best(run, key)
-        note = f"best {words.metric(key, top[0])} in round {top[1]:,}" if top else ""
+        note = f"best {words.metric(key, top[0], 1)}, round {top[1]:,}" if top else ""
         parts.append(_tile(words.label(key), words.metric(key, float(run.final[key])), note, first=True))
     parts.append(
         _tile("uplink", words.bytes_(words.uplink(run)), f"downlink {words.bytes_(words.downlink(run))}")
@@ -56,11 +56,11 @@ def tiles(run: "Run") -> str:
     worst = run.final.get("client_accuracy_worst")
     if worst is not None:
         p10 = run.final.get("client_accuracy_p10")
-        parts.append(_tile("worst client", words.percent(worst), f"10th percentile {words.percent(p10)}"))
+        parts.append(_tile("worst client", words.percent(worst), f"10th pct {words.percent(p10, 1)}"))
     spent = words.wall_seconds(run)
     if spent is not None:
         compiled = sum(int(t.get("compilations") or 0) for t in run.timings)
-        note = f"on the host; {words.plural(compiled, 'compilation')}" if compiled else "on the host"
+        note = f"host; {words.plural(compiled, 'compilation')}" if compiled else "on the host"
         parts.append(_tile("time", words.seconds(spent), note))
     return f'<div class="tiles">{"".join(parts)}</div>'
 
@@ -138,7 +138,7 @@ def round_table(run: "Run") -> str:
     """All rounds (thinned to 200), for who wants numbers; closed at first."""
     keys: list[str] = []
     for record in run.rounds:
-        keys += [key for key in record if key not in keys]
+        keys += [key for key in record if key not in keys and key != "rejections"]
     keys = [key for key in keys if key in run.final]
     step = max(1, math.ceil(len(run.rounds) / TABLE_ROWS))
     chosen = [record for i, record in enumerate(run.rounds) if i % step == 0 or i == len(run.rounds) - 1]
@@ -152,6 +152,8 @@ def round_table(run: "Run") -> str:
 def _cell(key: str, value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, list):
+        return "; ".join(map(str, value))
     if value is None:
         return words.DASH
     return words.bytes_(value) if key.endswith("bytes") else words.metric(key, float(value))
@@ -179,7 +181,7 @@ def trouble(run: "Run") -> str:
         note = (
             ""
             if work == "seconds"
-            else '<p class="muted">The simulation has no device speeds: most work.</p>'
+            else '<p class="muted">No device speeds were simulated: these had the most work.</p>'
         )
         cards.append(
             f'<div class="card"><h3>Slowest clients</h3>{note}'
@@ -187,7 +189,7 @@ def trouble(run: "Run") -> str:
             + "</div>"
         )
     bad = frame[frame["status"] != "ok"] if "status" in frame else pd.DataFrame()
-    text = '<p class="empty">None: every update that arrived was used.</p>'
+    text = '<p class="empty">Every update that arrived was used.</p>'
     if len(bad):
         reasons = bad["status"].value_counts()
         total = ", ".join(f"{reason} {count:,}×" for reason, count in reasons.items())
@@ -202,8 +204,16 @@ def trouble(run: "Run") -> str:
         )
         text = f'<p class="muted">{escape(total)}</p>'
         text += table(["round", "client", "reason"], rows, frozenset({1, 2})) + more
-    cards.append(f'<div class="card"><h3>Updates set aside</h3>{text}</div>')
-    return f'<div class="grid2">{"".join(cards)}</div>'
+    cards.append(f'<div class="card"><h3>Updates set aside</h3>{text}{_lost_rounds(run)}</div>')
+    return f'<div class="grid2 short">{"".join(cards)}</div>'
+
+
+def _lost_rounds(run: "Run") -> str:
+    lost = [str(record["round"]) for record in run.rounds if record.get("status") == "no usable update"]
+    if not lost:
+        return ""
+    which = ", ".join(lost[:20]) + (", …" if len(lost) > 20 else "")
+    return f'<p class="muted">Rounds without any usable update, which kept the model: {which}</p>'
 
 
 def client_name(run: "Run", client: int) -> str:
@@ -213,6 +223,25 @@ def client_name(run: "Run", client: int) -> str:
     if names and client in shown:
         return str(names[shown.index(client)])
     return str(client)
+
+
+def experiment(run: "Run") -> dict[str, Any]:
+    """What the run's file said, resolved, and how it was computed; of a run from Python, all."""
+    config = run.config
+    study = config.get("experiment")
+    if not study:
+        return {k: v for k, v in config.items() if k not in ("citation", "objective", "experiment")}
+    computed = {k: config[k] for k in ("schedule", "messages") if k in config}
+    return {**study, **computed}
+
+
+def how_to_repeat(run: "Run") -> str:
+    """One sentence: with the command line, or with the script that made the run."""
+    if run.config.get("experiment"):
+        return "The resolved configuration is enough: dure run RUN/config.json"
+    return (
+        "Call dure.simulate again with these settings: equal settings give equal bits on one kind of machine."
+    )
 
 
 def settings(title: str, values: Mapping[str, Any]) -> str:

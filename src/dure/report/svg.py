@@ -22,11 +22,11 @@ class Line:
     """One line of a chart; NaN leaves a gap; `low` and `high` add a band."""
 
     label: str
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Sequence[words.Number]
+    y: Sequence[words.Number]
     tone: str = "var(--c1)"
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
+    low: Sequence[words.Number] | None = None
+    high: Sequence[words.Number] | None = None
     thin: bool = False
 
 
@@ -36,17 +36,17 @@ class Axis:
 
     label: str
     kind: str = "number"
-    low: float | None = None
-    high: float | None = None
+    low: words.Number | None = None
+    high: words.Number | None = None
     ticks: list[float] = field(default_factory=list)
 
-    def at(self, value: float) -> float:
+    def at(self, value: words.Number) -> float:
         """Where a value lies, in percent of the axis's length."""
         assert self.low is not None
         assert self.high is not None
         return 100 * (value - self.low) / (self.high - self.low)
 
-    def text(self, value: float) -> str:
+    def text(self, value: words.Number) -> str:
         """A tick's label."""
         if self.kind == "bytes":
             return words.bytes_(value)
@@ -55,7 +55,7 @@ class Axis:
         return f"{value:,.4g}" if abs(value) < 1e5 else words.number(value)
 
 
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+def nice_ticks(low: words.Number, high: words.Number, count: int = 5) -> list[float]:
     """About `count` round numbers (1, 2, 2.5 or 5 × 10^k apart) that lie within [low, high]."""
     span = high - low
     if not math.isfinite(span) or span <= 0:
@@ -67,7 +67,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
-def scaled(axis: Axis, values: Sequence[float], *, zero: bool = False) -> Axis:
+def scaled(axis: Axis, values: Sequence[words.Number], *, zero: bool = False) -> Axis:
     """The axis with ends (those it has not got yet) and ticks that hold the finite `values`."""
     low = axis.low if axis.low is not None else (0.0 if zero else min(values, default=0.0))
     high = axis.high if axis.high is not None else max(values, default=1.0)
@@ -79,7 +79,9 @@ def scaled(axis: Axis, values: Sequence[float], *, zero: bool = False) -> Axis:
     return Axis(axis.label, axis.kind, low, high, [tick for tick in ticks if low <= tick <= high])
 
 
-def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, *, target: float | None = None) -> str:
+def line_chart(
+    title: str, lines: Sequence[Line], x: Axis, y: Axis, *, target: words.Number | None = None
+) -> str:
     """A chart with grid, legend and (by page.js) values under the pointer, as HTML."""
     lines = [_thinned(line) for line in lines if any(map(math.isfinite, line.y))]
     xs = [v for line in lines for v in line.x]
@@ -87,9 +89,10 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, *, target: f
     heading = f'<figure class="chart"><figcaption>{escape(title)}</figcaption>'
     if not ys:
         return f"{heading}{empty('nothing recorded')}</figure>"
-    if y.kind == "percent":
-        margin = 0.06 * (max(ys) - min(ys))
-        y = Axis(y.label, y.kind, max(0.0, min(ys) - margin), min(1.0, max(ys) + margin))
+    margin = 0.06 * (max(ys) - min(ys))
+    low = max(0.0, min(ys) - margin) if min(ys) >= 0 else min(ys) - margin
+    high = min(1.0, max(ys) + margin) if y.kind == "percent" and max(ys) <= 1 else max(ys) + margin
+    y = Axis(y.label, y.kind, low, high)
     x, y = scaled(x, xs, zero=True), scaled(y, ys)
     drawn = "".join(_band(line, x, y) for line in lines) + "".join(_path(line, x, y) for line in lines)
     if target is not None and 0 <= y.at(target) <= 100:
@@ -108,12 +111,20 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis, *, target: f
     )
 
 
-def histogram(values: Sequence[float], marks: Sequence[tuple[str, float]], label: str) -> str:
-    """How many clients lie in each of 20 bins of [0, 1], with named marks (mean, worst, …), as HTML."""
+def histogram(values: Sequence[words.Number], marks: Sequence[tuple[str, float, str]], label: str) -> str:
+    """How many clients lie in each of 20 bins, with marks (name, value, tone) for mean, worst, …, as HTML.
+
+    Args:
+        values: in [0, 1].
+        marks: drawn as vertical lines and named in the legend.
+        label: of the horizontal axis.
+    """
+    low = math.floor(10 * min(values)) / 10
+    high = max(low + 0.1, math.ceil(10 * max(values)) / 10)
     bins = [0] * BINS
     for value in values:
-        bins[min(BINS - 1, max(0, int(value * BINS + 1e-9)))] += 1
-    x, y = scaled(Axis(label, "percent", 0.0, 1.0), []), scaled(Axis("clients", "count", 0.0), bins)
+        bins[min(BINS - 1, int((value - low) / (high - low) * BINS + 1e-9))] += 1
+    x, y = scaled(Axis(label, "percent", low, high), []), scaled(Axis("clients", "count", 0.0), bins)
     drawn = _grid(x, y)
     for i, n in enumerate(bins):
         height, width = 10 * y.at(n), 1000 / BINS
@@ -122,21 +133,17 @@ def histogram(values: Sequence[float], marks: Sequence[tuple[str, float]], label
             f'height="{height:.1f}"/>'
         )
     named = ""
-    for i, (name, v) in enumerate(marks):
-        # Marks may lie close together, so each name has a line of its own, on the roomier side of its mark.
-        side = " left" if v > 0.55 else ""
-        drawn += f'<path class="mark" d="M{1000 * v:.1f} 0V1000"/>'
-        named += (
-            f'<span class="marked{side}" style="left:{100 * v:.2f}%;top:{1.4 * i + 0.2:.1f}em">'
-            f"{escape(name)} {words.percent(v, 1)}</span>"
-        )
+    for name, value, tone in marks:
+        drawn += f'<path class="mark" stroke="{tone}" d="M{10 * x.at(value):.1f} 0V1000"/>'
+        named += f'<span><i style="background:{tone}"></i>{escape(name)} {words.percent(value, 1)}</span>'
     return (
-        f'<div class="frame">{_ticks(x, y)}<div class="plot still">{_stretched(drawn)}{named}</div>'
+        f'<div class="legend">{named}</div>'
+        f'<div class="frame">{_ticks(x, y)}<div class="plot still">{_stretched(drawn)}</div>'
         f'<div class="xlabel">{escape(label)} (how many clients)</div></div>'
     )
 
 
-def heat_map(rows: Sequence[Sequence[float]], levels: int = 8) -> str:
+def heat_map(rows: Sequence[Sequence[words.Number]], levels: int = 8) -> str:
     """A matrix of values in [0, 1] as stretched cells, darker is more, rows top to bottom, as SVG.
 
     Cells of one of `levels` shades share a path, so that thousands of cells stay small.
@@ -176,7 +183,7 @@ def _thinned(line: Line) -> Line:
     return Line(line.label, x, y, line.tone, low, high, line.thin)
 
 
-def _point(x: Axis, y: Axis, a: float, b: float) -> str:
+def _point(x: Axis, y: Axis, a: words.Number, b: words.Number) -> str:
     return f"{10 * x.at(a):.1f} {1000 - 10 * y.at(b):.1f}"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dure.run import Run
 
+Number = int | float  # an int is no float where annotations are executed
 # Shown as percentages; every other metric is shown as a number.
 SHARES = ("accuracy", "f1", "precision", "recall", "error_rate")
 DASH = "–"
@@ -17,7 +18,7 @@ def is_share(key: str) -> bool:
     return any(word in key for word in SHARES)
 
 
-def number(value: float | int | None, digits: int = 4) -> str:
+def number(value: Number | None, digits: int = 4) -> str:
     """A number with `digits` significant digits and thousands separated: 1,234 · 0.08312 · 1.2e-07."""
     if value is None or not math.isfinite(value):
         return DASH
@@ -29,17 +30,17 @@ def number(value: float | int | None, digits: int = 4) -> str:
     return f"{value:.{max(1, digits - 2)}e}"
 
 
-def percent(value: float | None, digits: int = 2) -> str:
+def percent(value: Number | None, digits: int = 2) -> str:
     """0.9512 as 95.12 %."""
     return DASH if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %"
 
 
-def metric(key: str, value: float | None) -> str:
-    """A metric's value in the form that suits its name."""
-    return percent(value) if is_share(key) else number(value)
+def metric(key: str, value: Number | None, digits: int = 2) -> str:
+    """A metric's value in the form that suits its name; `digits` is for percentages."""
+    return percent(value, digits) if is_share(key) else number(value)
 
 
-def bytes_(value: float | None) -> str:
+def bytes_(value: Number | None) -> str:
     """Bytes in decimal units (1 MB = 10⁶ bytes, as networks are sold): 843 B · 1.25 MB · 37.5 GB."""
     if value is None or not math.isfinite(value):
         return DASH
@@ -49,7 +50,7 @@ def bytes_(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
-def seconds(value: float | None) -> str:
+def seconds(value: Number | None) -> str:
     """A duration: 340 ms · 12.5 s · 3 min 05 s · 2 h 10 min."""
     if value is None or not math.isfinite(value):
         return DASH
@@ -133,9 +134,9 @@ def title_of(run: "Run") -> str:
 
 
 def name_of(section: Any) -> str:
-    """The name in a section of the configuration, which may be a mapping with a name or a text."""
+    """The name in a section of the configuration: its "name", or the "kind" of an object."""
     if isinstance(section, dict):
-        return str(section.get("name") or "")
+        return str(section.get("name") or section.get("kind") or "")
     return str(section or "")
 
 

@@ -45,13 +45,13 @@ class RunWriter:
         rounds: int | None = None,
         resume: bool = False,
     ):
+        self._files: dict[str, IO[bytes]] = {}
+        self._lock: IO[bytes] | None = None
         self.directory = None if directory is None else Path(directory)
         self.rounds = rounds
         self.memory: dict[str, list[Any]] = {name: [] for name in layout.RECORDS}
         self.small: dict[str, Any] = {}
         self.tensors: dict[str, np.ndarray] | None = None
-        self._files: dict[str, IO[bytes]] = {}
-        self._lock: IO[bytes] | None = None
         if self.directory is not None:
             self._claim(self.directory, resume)
         if not resume:
@@ -220,6 +220,9 @@ class RunWriter:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def __del__(self) -> None:
+        self.close()  # a writer that is forgotten lets others at the run
 
     def run(self, model: Any = None) -> "Run":
         """The run so far, for reading; `model` is the parameters' pytree, which files can't give back."""
