@@ -1,6 +1,5 @@
 """The federated data set: all clients' rows in a few long columns, and where each client's rows begin."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Int64
 
-from dure.data import _checks
+from dure.data import _checks, facts, frames
 from dure.data._checks import LABEL, Places
 from dure.data.partition import Partition
 from dure.data.splitting import held_out
@@ -80,7 +79,8 @@ class Federated:
             name = "client_test_offsets"
             self._set(client_test_offsets=_checks.offsets_of(self.client_test_offsets, test_rows, name))
         tables = [(self.columns, train), (self.test, central), (self.client_test, own)]
-        self._set(classes=_checks.labels_of(tables, self.classes))
+        named = None if self.class_names is None else len(self.class_names)
+        self._set(classes=_checks.labels_of(tables, named if self.classes is None else self.classes))
         self._check_counts()
 
     def _set(self, **fields: object) -> None:
@@ -195,12 +195,8 @@ class Federated:
         labels = self.columns.get(LABEL)
         if labels is None or self.classes is None or labels.dtype.kind != "i":
             raise DataError(f"{self.name!r} has no integer label column {LABEL!r}, so no classes to count.")
-        width = int(np.prod(labels.shape[1:]))
-        owner = np.repeat(np.arange(self.stored), np.diff(self.offsets) * width)
-        flat = labels.reshape(-1)
-        cell = (owner * self.classes + flat)[flat >= 0]
-        counts = np.bincount(cell, minlength=self.stored * self.classes).reshape(self.stored, self.classes)
-        return counts[np.arange(self.clients) % self.stored].astype(np.int64)
+        counts = facts.class_counts(labels, self.offsets, self.classes)
+        return counts[np.arange(self.clients) % self.stored]
 
     def summary(self) -> Summary:
         """Clients, sizes and the client × class counts, ready to print or draw."""
@@ -215,17 +211,10 @@ class Federated:
 
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of every column's name, type, shape and bytes, and of the offsets."""
-        sha = hashlib.sha256(f"{self.clients}".encode())
         tables = {"train": self.columns, "test": self.test or {}, "client_test": self.client_test or {}}
         offsets = {"train": self.offsets, "client_test": self.client_test_offsets}
         tables["offsets"] = {name: array for name, array in offsets.items() if array is not None}
-        for table, columns in tables.items():
-            for name in sorted(columns):
-                array = np.ascontiguousarray(columns[name])
-                little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-                sha.update(f"|{table}/{name}:{little.dtype.str}{little.shape}".encode())
-                sha.update(little.reshape(-1).view(np.uint8).data)
-        return sha.hexdigest()
+        return facts.fingerprint(self.clients, tables)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{n}: {v.dtype}{list(v.shape[1:]) or ''}" for n, v in self.columns.items())
@@ -376,4 +365,50 @@ class Federated:
         return cls(
             grouped, offsets, test=test, client_names=partition.names, classes=classes,
             class_names=class_names, name=name, source=source, licence=licence, citation=citation,
+        )  # fmt: skip
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        client: str,
+        target: str,
+        features: Sequence[str] | None = None,
+        test: Any = None,
+        name: str = "data",
+        source: str = "",
+        licence: str = "",
+        citation: str = "",
+    ) -> "Federated":
+        """Reads a pandas or Polars data frame or an Arrow table with one row per example.
+
+        Features become x (F,) float32; a single feature column of equal-length lists becomes x with their
+        shape. A text target becomes int32 classes in sorted order; a float target stays for regression.
+
+        Args:
+            frame: the table.
+            client: name of the column that says whose row it is (integers or strings).
+            target: name of the target column.
+            features: names of the feature columns; all other columns when not given.
+            test: a central test set: a frame with the same features and target.
+            name: a word for reports.
+            source: where the data come from.
+            licence: licence and attribution.
+            citation: how to cite them.
+
+        Raises:
+            DataError: an unknown column (the nearest name is given), features that are not numbers, missing
+                values, or as the class.
+        """
+        columns = frames.table(frame)
+        owners = frames.pick(columns, client, "client")
+        frames.pick(columns, target, "target")
+        chosen = [c for c in columns if c not in (client, target)] if features is None else list(features)
+        tables = [columns] if test is None else [columns, frames.table(test, "test frame")]
+        x = [frames.feature_matrix(table, chosen) for table in tables]
+        y, names = frames.target_codes([frames.pick(table, target, "target") for table in tables], target)
+        return cls.from_arrays(
+            {"x": x[0], "y": y[0]}, owners, test=None if test is None else {"x": x[1], "y": y[1]},
+            class_names=names, name=name, source=source, licence=licence, citation=citation,
         )  # fmt: skip

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int32, Int64
+from jaxtyping import Int32, Int64
 
 from dure import keys
 from dure.data import _checks
+from dure.data._dividing import codes, enough, equal, largest_remainder, positive, simplex, size, whole
 from dure.data.summary import Summary
 from dure.errors import ConfigError, DataError
 
@@ -77,14 +78,14 @@ class Partition:
             labels: (n,) labels; integers count as class numbers, anything else is numbered in sorted order.
             classes: number of classes, when more than those that occur.
         """
-        codes = _codes(labels)
-        if len(codes) != len(self.client):
-            raise DataError(f"There are {len(codes)} labels for a partition of {len(self.client)} examples.")
-        found = int(codes.max()) + 1 if len(codes) else 0
+        labels = codes(labels)
+        if len(labels) != len(self.client):
+            raise DataError(f"There are {len(labels)} labels for a partition of {len(self.client)} examples.")
+        found = int(labels.max()) + 1 if len(labels) else 0
         classes = found if classes is None else classes
         if classes < found:
             raise DataError(f"classes={classes}, but there is a label {found - 1}.")
-        cells = self.client.astype(np.int64) * classes + codes
+        cells = self.client.astype(np.int64) * classes + labels
         return np.bincount(cells, minlength=self.clients * classes).reshape(self.clients, classes)
 
     def summary(self, labels: Any = None) -> Summary:
@@ -108,10 +109,10 @@ def iid(labels: Any, clients: int, seed: int = 0) -> Partition:
         clients: N, at most n.
         seed: of the shuffle.
     """
-    n = _size(labels)
-    _enough(n, clients, "iid")
+    n = size(labels)
+    enough(n, clients, "iid")
     order = keys.generator(seed, "partition").permutation(n)
-    return _deal(order, _equal(n, clients), clients, "iid", f"iid(clients={clients}, seed={seed})")
+    return _deal(order, equal(n, clients), clients, "iid", f"iid(clients={clients}, seed={seed})")
 
 
 def shards(labels: Any, clients: int, per_client: int = 2, seed: int = 0) -> Partition:
@@ -125,15 +126,15 @@ def shards(labels: Any, clients: int, per_client: int = 2, seed: int = 0) -> Par
         per_client: s, shards per client (2 in the paper).
         seed: of the deal.
     """
-    codes = _codes(labels)
-    _whole("per_client", per_client)
-    _enough(len(codes), clients, "shards", per_client)
+    labels = codes(labels)
+    whole("per_client", per_client)
+    enough(len(labels), clients, "shards", per_client)
     pieces = clients * per_client
-    order = np.argsort(codes, kind="stable")
+    order = np.argsort(labels, kind="stable")
     shard_owner = np.empty(pieces, np.int64)
     shard_owner[keys.generator(seed, "partition").permutation(pieces)] = np.arange(pieces) // per_client
-    client = np.empty(len(codes), np.int32)
-    client[order] = np.repeat(shard_owner, _equal(len(codes), pieces))
+    client = np.empty(len(labels), np.int32)
+    client[order] = np.repeat(shard_owner, equal(len(labels), pieces))
     text = f"shards(clients={clients}, per_client={per_client}, seed={seed})"
     return Partition(client, clients, "shards", text)
 
@@ -158,20 +159,20 @@ def dirichlet(
         ConfigError: α, minimum or tries out of range, N·minimum > n, or no draw met the minimum (the message
             names α, the client count and the best that was reached).
     """
-    codes = _codes(labels)
-    n = len(codes)
-    _positive("alpha", alpha)
-    _whole("minimum", minimum, least=0)
-    _whole("tries", tries)
-    _enough(n, clients, "dirichlet", minimum)
+    labels = codes(labels)
+    n = len(labels)
+    positive("alpha", alpha)
+    whole("minimum", minimum, least=0)
+    whole("tries", tries)
+    enough(n, clients, "dirichlet", minimum)
     text = f"dirichlet(clients={clients}, alpha={alpha:g}, minimum={minimum}, seed={seed})"
     best, most = -1, 0
     for attempt in range(tries):
         rng = keys.generator(seed, "partition", attempt)
         client = np.empty(n, np.int32)
-        for label in np.unique(codes):
-            rows = rng.permutation(np.flatnonzero(codes == label))
-            cuts = np.floor(np.cumsum(_simplex(rng, alpha, clients)) * len(rows) + 1e-9)
+        for label in np.unique(labels):
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            cuts = np.floor(np.cumsum(simplex(rng, alpha, clients)) * len(rows) + 1e-9)
             cuts[-1] = len(rows)  # the last client takes what rounding left over
             client[rows] = np.repeat(np.arange(clients), np.diff(np.append(0, cuts.astype(np.int64))))
         sizes = np.bincount(client, minlength=clients)
@@ -196,10 +197,10 @@ def label_quantity(labels: Any, clients: int, per_client: int, seed: int = 0) ->
         ConfigError: N·per_client is below the number of labels (some would have no owner), per_client is
             above it, or a label has fewer examples than owners.
     """
-    codes = _codes(labels)
-    values, sizes = np.unique(codes, return_counts=True)
-    _whole("per_client", per_client)
-    _enough(len(codes), clients, "label_quantity")
+    labels = codes(labels)
+    values, sizes = np.unique(labels, return_counts=True)
+    whole("per_client", per_client)
+    enough(len(labels), clients, "label_quantity")
     if per_client > len(values) or clients * per_client < len(values):
         raise ConfigError(
             f"label_quantity(clients={clients}, per_client={per_client}): there are {len(values)} "
@@ -212,15 +213,15 @@ def label_quantity(labels: Any, clients: int, per_client: int, seed: int = 0) ->
         load = np.array([len(o) for o in owners])
         for label in np.lexsort((rng.random(len(values)), load))[:per_client]:
             owners[label].append(k)
-    client = np.empty(len(codes), np.int32)
+    client = np.empty(len(labels), np.int32)
     for label, who in enumerate(owners):
         if len(who) > sizes[label]:
             raise ConfigError(
                 f"label_quantity(clients={clients}, per_client={per_client}): label {values[label]} has "
                 f"{sizes[label]} examples for {len(who)} owners. Take fewer clients or labels per client."
             )
-        rows = rng.permutation(np.flatnonzero(codes == values[label]))
-        client[rows] = np.repeat(rng.permutation(who), _equal(len(rows), len(who)))
+        rows = rng.permutation(np.flatnonzero(labels == values[label]))
+        client[rows] = np.repeat(rng.permutation(who), equal(len(rows), len(who)))
     text = f"label_quantity(clients={clients}, per_client={per_client}, seed={seed})"
     return Partition(client, clients, "label_quantity", text)
 
@@ -247,17 +248,17 @@ def quantity_skew(
         minimum: examples that every client has at least.
         seed: of the draw.
     """
-    n = _size(labels)
-    _whole("minimum", minimum, least=0)
-    _enough(n, clients, "quantity_skew", minimum)
+    n = size(labels)
+    whole("minimum", minimum, least=0)
+    enough(n, clients, "quantity_skew", minimum)
     rng = keys.generator(seed, "partition")
     if (alpha is None) == (sigma is None):
         raise ConfigError(
             f"quantity_skew takes alpha or sigma, one of them; got alpha={alpha}, sigma={sigma}."
         )
     if alpha is not None:
-        _positive("alpha", alpha)
-        parameter, shares = f"alpha={alpha:g}", _simplex(rng, alpha, clients)
+        positive("alpha", alpha)
+        parameter, shares = f"alpha={alpha:g}", simplex(rng, alpha, clients)
     else:
         assert sigma is not None
         if not 0 <= sigma < math.inf:
@@ -265,7 +266,7 @@ def quantity_skew(
         logs = sigma * rng.standard_normal(clients)
         raw = np.exp(logs - logs.max())
         parameter, shares = f"sigma={sigma:g}", raw / raw.sum()
-    sizes = minimum + _largest_remainder(shares, n - minimum * clients)
+    sizes = minimum + largest_remainder(shares, n - minimum * clients)
     text = f"quantity_skew(clients={clients}, {parameter}, minimum={minimum}, seed={seed})"
     return _deal(rng.permutation(n), sizes, clients, "quantity_skew", text)
 
@@ -281,19 +282,19 @@ def similarity(labels: Any, clients: int, fraction: float | int, seed: int = 0) 
         fraction: s in [0, 1].
         seed: of the choice and of which part goes to which client.
     """
-    codes = _codes(labels)
-    n = len(codes)
+    labels = codes(labels)
+    n = len(labels)
     if not 0 <= fraction <= 1:
         raise ConfigError(f"fraction={fraction} must lie in [0, 1].")
-    _enough(n, clients, "similarity")
+    enough(n, clients, "similarity")
     rng = keys.generator(seed, "partition")
     order = rng.permutation(n)
     common = round(fraction * n)
     rest = order[common:]
-    rest = rest[np.argsort(codes[rest], kind="stable")]
+    rest = rest[np.argsort(labels[rest], kind="stable")]
     client = np.empty(n, np.int32)
-    sizes = _equal(n, clients)
-    shared = _equal(common, clients)
+    sizes = equal(n, clients)
+    shared = equal(common, clients)
     client[order[:common]] = np.repeat(np.arange(clients), shared)
     # a client's sorted part fills what its random part leaves of an equal share of all examples
     client[rest] = np.repeat(np.arange(clients), sizes - shared)
@@ -307,76 +308,8 @@ def by_column(values: Any) -> Partition:
     Raises:
         DataError: a missing value, or values that are neither integers nor strings.
     """
-    codes, names = _checks.one_id_per_row(values)
-    return Partition(codes, len(names), "by_column", f"by_column({len(names)} values)", names)
-
-
-# ── shared by the partitioners ──────────────────────────────────────────────────────────────────────
-
-
-def _codes(labels: Any) -> Int64[np.ndarray, "n"]:
-    """Labels as integers ≥ 0: themselves, or their rank when they are not integers or some are negative."""
-    array = np.asarray(labels)
-    if array.ndim != 1:
-        raise DataError(
-            f"Labels have shape {array.shape}; a partition by label needs one per example, shape (n,)."
-        )
-    if array.dtype.kind in "iu" and (array.size == 0 or array.min() >= 0):
-        return array.astype(np.int64)
-    return np.unique(array, return_inverse=True)[1].astype(np.int64)
-
-
-def _size(labels: Any) -> int:
-    if isinstance(labels, int | np.integer) and not isinstance(labels, bool):
-        return int(labels)
-    return len(np.asarray(labels))
-
-
-def _enough(n: int, clients: int, kind: str, each: int = 1) -> None:
-    _whole("clients", clients)
-    if n < 1:
-        raise DataError(f"{kind}: there are no examples to divide.")
-    if n < clients * each:
-        raise ConfigError(
-            f"{kind}: {n} examples cannot give each of clients={clients} at least {each}; take at most "
-            f"{n // max(each, 1)} clients."
-        )
-
-
-def _whole(name: str, value: int, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ConfigError(f"{name}={value!r} must be a whole number, at least {least}.")
-
-
-def _positive(name: str, value: float | int) -> None:
-    if not value > 0:  # also refuses NaN
-        raise ConfigError(f"{name}={value} must be greater than 0.")
-
-
-def _equal(n: int, parts: int) -> Int64[np.ndarray, "parts"]:
-    """Sizes of near-equal parts of n, the larger ones first."""
-    return n // parts + (np.arange(parts) < n % parts).astype(np.int64)
-
-
-def _largest_remainder(shares: Float64[np.ndarray, "k"], total: int) -> Int64[np.ndarray, "k"]:
-    exact = shares * total
-    whole: Int64[np.ndarray, "k"] = np.floor(exact).astype(np.int64)
-    whole[np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]] += 1
-    return whole
-
-
-def _simplex(rng: np.random.Generator, alpha: float | int, size: int) -> Float64[np.ndarray, "size"]:
-    """A draw from Dirichlet(α, …, α), right for every α > 0.
-
-    Gamma(α) variables underflow to 0 for small α, and 0/0 is the NaN known from other partitioners. Their
-    logarithms do not: log Gamma(α) = log Gamma(α + 1) + log(U)/α (Marsaglia and Tsang 2000).
-    """
-    if math.isinf(alpha):
-        return np.full(size, 1.0 / size)
-    logs = np.log(rng.standard_gamma(alpha + 1.0, size)) + np.log(1.0 - rng.random(size)) / alpha
-    shares: Float64[np.ndarray, "size"] = np.exp(logs - logs.max())
-    shares /= shares.sum()
-    return shares
+    client, names = _checks.one_id_per_row(values)
+    return Partition(client, len(names), "by_column", f"by_column({len(names)} values)", names)
 
 
 def _deal(

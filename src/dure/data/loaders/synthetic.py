@@ -23,9 +23,9 @@ def synthetic(
     """Softmax problems that differ by client, with FedProx's α and β (Li et al., MLSys 2020).
 
     There are 60 features and 10 classes. Client k draws u ~ N(0, α), B ~ N(0, β), v ~ N(B, 1)⁶⁰,
-    n = ⌊lognormal(4, 2)⌋ + 50, W ~ N(u, 1)^{60×10}, b ~ N(u, 1)^{10}; then x ~ N(v, Σ) with Σ = diag(j^−1.2), and y = argmax(Wᵀx + b),
-    without noise. As in the authors' generator, α and β are standard deviations. `iid=True` is their fourth
-    set: one W, b ~ N(0, 1) for all clients and v = 0.
+    n = ⌊lognormal(4, 2)⌋ + 50, W ~ N(u, 1)^{60×10} and b ~ N(u, 1)^{10}. Then x ~ N(v, Σ) with
+    Σ = diag(j^−1.2), and y = argmax(Wᵀx + b), without noise. As in the authors' generator, α and β are
+    standard deviations. `iid=True` is their fourth set: one W, b ~ N(0, 1) for all clients, and v = 0.
 
     α does not change the labels: u adds the same number to all ten logits. With one seed the data for every
     α are identical, and the clients differ through their own W (at (0, 0) too) and through β. This is a
