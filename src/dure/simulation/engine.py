@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +17,8 @@ from dure.errors import ConfigError, DataError
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.local import ClientPlan
 from dure.oracles.task import Task
-from dure.simulation import hyper, plan, schedule
+from dure.simulation import hyper, schedule
+from dure.simulation import plan as planning
 from dure.simulation.program import (
     AXIS,
     REASONS,
@@ -133,7 +136,7 @@ class Engine:
     def launch(self) -> Launched:
         """Start the next round; returns before the devices are done. The next one's plan can be made now."""
         number = self.round + 1
-        inputs = self._planned or self._plan(number)
+        inputs = self._planned or self.plan(number)
         self._planned = None
         statics, order, clients, facts = inputs
         if self.store is not None:
@@ -157,7 +160,7 @@ class Engine:
 
     def plan_ahead(self) -> None:
         """Build the next round's plan while the devices compute this one."""
-        self._planned = self._plan(self.round + 1)
+        self._planned = self.plan(self.round + 1)
 
     def collect(self, launched: Launched) -> RoundResult:
         """Wait for a round and say what happened in it."""
@@ -207,23 +210,34 @@ class Engine:
 
     # ----- planning -----------------------------------------------------------------------------------
 
-    def _plan(self, number: int) -> tuple[Statics, np.ndarray, Clients, dict[str, Any]]:
+    def like(self, seed: int) -> "Engine":
+        """This engine for another seed: same data on the devices, its own start and plans."""
+        other = copy(self)
+        other.settings = replace(self.settings, seed=seed)
+        start = self.task.model.init(keys.jax_key(seed, "init"))
+        floats, ints = self.layout.flatten_buffers(start.buffers)
+        server = self.algorithm.init(self.layout.flatten_params(start.params))
+        other.model = jax.device_put(Model(server, floats, ints), self._whole)
+        other._planned = None
+        return other
+
+    def plan(self, number: int) -> tuple[Statics, np.ndarray, Clients, dict[str, Any]]:
         """Cohort, work and weights of a round, and the places of its clients on the devices."""
         settings = self.settings
         cohort = settings.sampler.sample(settings.seed, number, self.data)
         ids = cohort.ids
         starts, sizes = self.data.rows(ids)
         largest = int(sizes.max(initial=1))
-        batch = settings.work.batch_size or plan.bucket(max(largest, 1))
-        rows = plan.build(settings.work, settings.seed, number, ids, starts, sizes, batch)
+        batch = settings.work.batch_size or planning.bucket(max(largest, 1))
+        rows = planning.build(settings.work, settings.seed, number, ids, starts, sizes, batch)
         steps = rows.steps
         if settings.work_limit is not None:
             steps = _limited(settings.work_limit, settings.seed, number, ids, steps)
         weights = self._weights(sizes, cohort.inclusion, cohort.multiplicity) * (steps > 0)
-        block = min(plan.bucket(max(largest, 1)), 128)
+        block = min(planning.bucket(max(largest, 1)), 128)
         turns = np.maximum(steps, -(-sizes // block))
         places, shape = self._places(turns)
-        words = keys.words(settings.seed, "local", number, ids, np.int64(0))
+        words = keys.words(settings.seed, "local", number, ids, np.zeros(1, np.int64))
         client_plan = ClientPlan(
             *(_placed(x, places, shape, np.int32) for x in (rows.first, steps, starts, sizes)),
             _placed(words.view(np.uint32).reshape(-1, 2), places, shape, np.uint32),
@@ -235,7 +249,7 @@ class Engine:
             -(-client_plan.size.max(2) // block).astype(np.int32),
             _chunks_in_use(places, shape),
         )
-        order = np.full(plan.bucket(max(len(rows.order), batch)), -1, np.int32)
+        order = np.full(planning.bucket(max(len(rows.order), batch)), -1, np.int32)
         order[: len(rows.order)] = rows.order
         facts = {
             "ids": ids,
@@ -245,7 +259,7 @@ class Engine:
             "planned": steps,
             "places": places,
         }
-        longest = plan.bucket(int(rows.steps.max(initial=1)))
+        longest = planning.bucket(int(rows.steps.max(initial=1)))
         return self._statics(batch, longest, block), order, clients, facts
 
     def _statics(self, batch: int, max_steps: int, block: int) -> Statics:
@@ -287,7 +301,7 @@ class Engine:
         row, seat = chunk // count, chunk % count
         device = np.where(row % 2 == 0, seat, count - 1 - seat)
         chunks = -(-max(len(turns), 1) // width)
-        return (device, row, lane), (count, plan.bucket(-(-chunks // count)), width)
+        return (device, row, lane), (count, planning.bucket(-(-chunks // count)), width)
 
     def _put(self, number: int, order: np.ndarray, clients: Clients) -> tuple[Any, ...]:
         whole, split = self._whole, self._split
@@ -377,7 +391,7 @@ class Engine:
 
         def run(option: schedule.Schedule) -> Any:
             self.schedule = option
-            statics, order, clients, facts = self._plan(1)
+            statics, order, clients, facts = self.plan(1)
             if self.store is not None:
                 shape = clients.weight.shape
                 clients = clients._replace(state=self._states(facts["ids"], facts["places"], shape))

@@ -122,7 +122,7 @@ def round_function(statics: Statics) -> Callable[..., Any]:
         order: Array,
         clients: Clients,
     ) -> Any:
-        algorithm, optimizer = _things(statics, numbers)
+        algorithm, _ = _things(statics, numbers)
         broadcast = algorithm.broadcast(model.server)
 
         def on_device(numbers: Array, broadcast: PyTree, floats: Array, ints: Array, round: Array,
