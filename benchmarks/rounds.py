@@ -119,7 +119,7 @@ def figures(workload: workloads.Workload, data: workloads.Data, raw: dict, peaks
         "share_of_copy_peak": traffic / seconds / peaks["copy_bytes"] if peaks["copy_bytes"] else None,
         "timed_rounds": sum(w["rounds"] for w in raw["windows"]),
         "quartiles": [q * steps for q in np.quantile(per_step, [0.25, 0.75]).tolist()],
-        "versions": raw.get("versions", {}),
+        **{key: raw[key] for key in ("versions", "compilations", "schedule") if key in raw},
     }
 
 
@@ -279,8 +279,9 @@ def markdown(report: dict[str, Any], cells: list[list[str]], said: list[str]) ->
     m, p = report["machine"], report["peaks"]
     about = (
         f"{m['processor']}, {m['cores']} cores, Python {m['python']}; measured peaks "
-        f"{p['gemm_flops'] / 1e9:.0f} GFLOP/s (GEMM) and {p['copy_bytes'] / 1e9:.1f} GB/s (copy); load average "
-        f"before {report['load_before']:.2f}, after {report['load_after']:.2f}. Command: `{report['command']}`."
+        f"{p['gemm_flops'] / 1e9:.0f} GFLOP/s (GEMM) and {p['copy_bytes'] / 1e9:.1f} GB/s (copy); "
+        f"load average before {report['load_before']:.2f}, after {report['load_after']:.2f}. "
+        f"Command: `{report['command']}`."
     )
     table = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     said = [*said, *report["troubles"]]

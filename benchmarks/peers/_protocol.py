@@ -72,6 +72,7 @@ class Clock:
         self.job, self.started = job, started
         self.rounds: list[dict[str, float]] = []
         self.cpu: list[float] = []
+        self.extra: dict[str, Any] = {}
         self.mark = 0.0
         self.saved = time.perf_counter()
 
@@ -99,8 +100,11 @@ class Clock:
         """Start the clock again: what happened since `more` isn't the contestant's own work."""
         self.mark = time.perf_counter()
 
-    def done(self, rounds: int, steps: int, rows: int) -> None:
-        """These rounds, steps and rows (examples read) are finished since `more`."""
+    def done(self, rounds: int, steps: int = 0, rows: int = 0) -> None:
+        """These rounds, local steps and rows (examples read) are finished since `more`.
+
+        Steps and rows may be filled into `rounds` later.
+        """
         seconds = time.perf_counter() - self.mark
         self.rounds.append({"seconds": seconds / rounds, "rounds": rounds, "steps": steps, "rows": rows})
 
@@ -111,9 +115,10 @@ class Clock:
         result: dict[str, Any] = {
             "startup_seconds": self.startup,
             "first_round_seconds": self.rounds[0]["seconds"] if self.rounds else None,
-            "windows": self.timed(),
+            "windows": [r for r in self.timed() if r["steps"]],
             "cpu_seconds_per_round": None,
             "peak_bytes": processes.peak_bytes(),
+            **self.extra,
             **more,
         }
         if len(self.cpu) > 1:
