@@ -102,7 +102,7 @@ def test_compare_groups_seeds_and_saves_pictures(make_run: Callable, tmp_path: P
     [
         (["--metric", "test_acuracy"], 2, "Did you mean 'test_accuracy'?"),
         (["-o", "a.docx"], 2, "a picture ends in"),
-        (["--target", "high"], 2, "high"),
+        (["--target", "high"], 2, "--target"),
     ],
 )
 def test_compare_with_bad_arguments(

@@ -74,6 +74,19 @@ def test_the_model_keeps_dtypes_and_shapes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(back[name], tensor)
 
 
+def test_the_models_file_has_the_same_bytes_whatever_the_order_of_its_metadata(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    contents = set()
+    for k in range(12):  # the library's own order of keys is random
+        writer = RunWriter(tmp_path / str(k), config={})
+        writer.model({"w": np.ones(3, np.float32), "b": np.ones(())}, {"round": "1", "format": "x", "a": "é"})
+        contents.add((tmp_path / str(k) / "model.safetensors").read_bytes())
+    assert len(contents) == 1
+    with safe_open(tmp_path / "0" / "model.safetensors", "np") as file:
+        assert file.metadata() == {"round": "1", "format": "x", "a": "é"}
+
+
 def test_equal_runs_have_equal_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_three_rounds(RunWriter(tmp_path / name, config={"seed": 1}))

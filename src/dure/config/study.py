@@ -70,6 +70,12 @@ class Data(Named):
     split: Split | None = None
 
 
+class Algorithm(Named):
+    """[algorithm]: a method of `dure algorithms` with its hyper-parameters."""
+
+    name: str = "FedAvg"
+
+
 class Clients(Section):
     """[clients]: who takes part in a round, and what a client does."""
 
@@ -161,7 +167,7 @@ class Study(Section):
     directory: str | None = None
     data: Data
     model: Named
-    algorithm: Named = Named(name="FedAvg")
+    algorithm: Algorithm = Algorithm()
     task: Task = Task()
     clients: Clients = Clients()
     optimizer: Optimizer = Optimizer()

@@ -106,6 +106,20 @@ def encode_pretty(value: Any) -> bytes:
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
+def stable_safetensors(content: bytes) -> bytes:
+    """The same safetensors file with its metadata in sorted order: the library's order changes by process.
+
+    The format is 8 bytes of header length (little-endian), the header as JSON padded with spaces to a
+    multiple of 8, and the tensors' bytes.
+    """
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    metadata = dict(sorted(header.pop("__metadata__", {}).items()))
+    text = json.dumps({"__metadata__": metadata, **header}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+
+
 def write_atomic(path: Path, content: bytes) -> None:
     """Write so that at every instant the file is either the old one or the new one, whole.
 

@@ -194,7 +194,8 @@ class RunWriter:
         # An explicit C-ordered copy: safetensors writes the buffer as it lies, and 0-d must stay 0-d.
         self.tensors = {name: np.array(tensor, order="C") for name, tensor in tensors.items()}
         if self.directory is not None:
-            layout.write_atomic(self.directory / layout.MODEL, save(self.tensors, dict(metadata or {})))
+            content = layout.stable_safetensors(save(self.tensors, dict(metadata or {})))
+            layout.write_atomic(self.directory / layout.MODEL, content)
 
     def _small(self, name: str, value: Mapping[str, Any]) -> None:
         self.small[name] = layout.plain(value)
