@@ -229,12 +229,7 @@ def test_a_full_disk_ends_the_run_with_a_code_and_can_be_resumed(study: Path) ->
     assert "Go on with: dure resume full" in done.stderr
     assert "Traceback" not in done.stderr
     assert dure("resume", "full", "-q").exit_code == 0
-    assert (
-        dure(
-            "run", study, "-d", "whole", "-q", "--set", "rounds=100", "--set", "engine.checkpoint_every=1"
-        ).exit_code
-        == 0
-    )
+    assert dure("run", study, "-d", "whole", "-q", *long).exit_code == 0
     for name in RECORDS:
         assert Path("full", name).read_bytes() == Path("whole", name).read_bytes(), name
 
