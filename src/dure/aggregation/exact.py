@@ -45,9 +45,13 @@ def zeros(like: Array | jax.ShapeDtypeStruct) -> Wide:
 def add(
     total: Wide, value: Float32[Array | np.ndarray | np.float32, "*shape"], weight: Float32[Array, ""]
 ) -> Wide:
-    """Add weight · value to the accumulator, exactly. `value` must be finite and within `LIMIT`."""
+    """Add weight · value to the accumulator, exactly.
+
+    With weight 0 nothing is added, whatever `value` holds; otherwise it must be finite and within `LIMIT`.
+    """
     with jax.enable_x64(True):
         product = lax.convert_element_type(value, np.float64) * lax.convert_element_type(weight, np.float64)
+        product = jnp.where(weight > 0, product, np.float64(0.0))
         return Wide(*(limb + part for limb, part in zip(total, _cut(product), strict=True)))
 
 

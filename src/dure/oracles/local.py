@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from dure.errors import ConfigError
-from dure.oracles.conv import canonical_convolutions
+from dure.oracles.rewrite import for_cpu
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.optimizer import Optimizer, is_linear
 from dure.oracles.task import Task
@@ -55,7 +55,7 @@ class Shared:
         max_steps: an upper bound on the steps of any client (static).
         block: rows per block when all data of a client are read.
         masked: clients of a chunk run together, so that some stop before the loop does.
-        canonical: rewrite convolutions for XLA's CPU compiler.
+        cpu: rewrite convolutions and small products for XLA's CPU compiler.
     """
 
     task: Task
@@ -70,7 +70,7 @@ class Shared:
     max_steps: int
     block: int
     masked: bool
-    canonical: bool
+    cpu: bool
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class JaxOracle:
             return task.batch_loss(variables, batch, mask, train=True, key=key)
 
         function = jax.value_and_grad(loss, has_aux=True)
-        return canonical_convolutions(function) if self._shared.canonical else function
+        return for_cpu(function, together=self._shared.masked) if self._shared.cpu else function
 
     def _split(self, w: Array) -> list[Array]:
         """The vector as one float32 array per stored tensor: the working form inside loops."""

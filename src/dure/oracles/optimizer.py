@@ -25,7 +25,7 @@ class Optimizer:
 
     factory: Callable[..., optax.GradientTransformation]
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    round_decay: float | Callable[[Array], Array] = 1.0
+    round_decay: float | Callable[[Array], Array] | None = None
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation for the present values of the arguments."""
@@ -33,10 +33,10 @@ class Optimizer:
 
     def scale(self, round: Array) -> Array | float:
         """The factor on this round's steps; `round` counts from 1."""
+        if self.round_decay is None:
+            return 1.0
         if callable(self.round_decay):
             return self.round_decay(round)
-        if isinstance(self.round_decay, float) and self.round_decay == 1.0:
-            return 1.0
         return self.round_decay ** (round - 1)
 
 
@@ -58,7 +58,7 @@ def sgd(
     nesterov: bool = False,
     weight_decay: float | None = None,
     clip_norm: float | None = None,
-    round_decay: float | Callable[[Array], Array] = 1.0,
+    round_decay: float | Callable[[Array], Array] | None = None,
 ) -> Optimizer:
     """Stochastic gradient descent on the local problem.
 
@@ -87,7 +87,7 @@ def sgd(
     if clip_norm is not None:
         _check("clip_norm", clip_norm, 0.0, np.inf, "positive and finite", open_low=True)
         clip_norm = float(clip_norm)
-    if not callable(round_decay):
+    if round_decay is not None and not callable(round_decay):
         _check("round_decay", round_decay, 0.0, np.inf, "positive and finite", open_low=True)
         round_decay = float(round_decay)
     arguments = {

@@ -25,6 +25,7 @@ from dure.simulation.program import (
     Clients,
     Model,
     Outcome,
+    Places,
     Report,
     Statics,
     client_state_shape,
@@ -120,7 +121,7 @@ class Engine:
         self._planned: Any = None
         convolutions = schedule.uses_convolutions(task, self.layout, start, data.columns[task.input][:1])
         platform = self.mesh.devices.flat[0].platform
-        self._canonical = convolutions and platform == "cpu" and not settings.eager
+        self._cpu = platform == "cpu" and not settings.eager
         per_device = -(-max(round(settings.sampler.expected_size(data)), 1) // self.mesh.size)
         options = schedule.candidates(
             settings.schedule, width or settings.width, settings.eager, platform, self.layout, convolutions,
@@ -129,7 +130,7 @@ class Engine:
         self.schedule = schedule.of_width(width) if width else self._choose(options)
         self._message_sizes()
         self.compilations = 0
-        self._shapes: set[Any] = set()
+        self._seen: set[Statics] = set()
 
     # ----- rounds -------------------------------------------------------------------------------------
 
@@ -139,18 +140,13 @@ class Engine:
         inputs = self._planned or self.plan(number)
         self._planned = None
         statics, order, clients, facts = inputs
-        if self.store is not None:
-            clients = clients._replace(
-                state=self._states(facts["ids"], facts["places"], clients.weight.shape)
-            )
-        shape = (statics, order.shape, clients.weight.shape)
-        if shape not in self._shapes:
-            self._shapes.add(shape)
+        if statics not in self._seen:
+            self._seen.add(statics)
             self.compilations += 1
         with self._mode():
             function = round_function(statics) if self.settings.eager else compiled_round(statics)
             self.model, states, report, outcome = function(
-                self.model, self._numbers, *self._put(number, order, clients)
+                self.model, self._numbers, self._columns, *self._put(statics, number, order, clients, facts)
             )
         self.round = number
         launched = Launched(number, **facts, report=report, outcome=outcome)
@@ -260,9 +256,9 @@ class Engine:
             "places": places,
         }
         longest = planning.bucket(int(rows.steps.max(initial=1)))
-        return self._statics(batch, longest, block), order, clients, facts
+        return self._statics(batch, longest, block, Places(len(order), *shape[1:])), order, clients, facts
 
-    def _statics(self, batch: int, max_steps: int, block: int) -> Statics:
+    def _statics(self, batch: int, max_steps: int, block: int, places: Places) -> Statics:
         algorithm, optimizer = self._structures
         return Statics(
             algorithm,
@@ -276,8 +272,9 @@ class Engine:
             max_steps,
             block,
             self.data.clients,
+            places,
             self.settings.estimator == "ratio",
-            self._canonical,
+            self._cpu,
             self.settings.eager,
         )
 
@@ -303,21 +300,21 @@ class Engine:
         chunks = -(-max(len(turns), 1) // width)
         return (device, row, lane), (count, planning.bucket(-(-chunks // count)), width)
 
-    def _put(self, number: int, order: np.ndarray, clients: Clients) -> tuple[Any, ...]:
-        whole, split = self._whole, self._split
+    def _put(
+        self, statics: Statics, number: int, order: np.ndarray, clients: Clients, facts: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        """What the host sends for a round, on the devices."""
+        packed = statics.places.pack(number, order, clients)
+        state = None
+        if self.store is not None:
+            state = np.zeros((*clients.weight.shape, state_size(self._client_state)), np.float32)
+            state[facts["places"]] = self.store.gather(facts["ids"])
         if self.mesh.size == 1:
-            return np.int32(number), self._columns, order, clients
-        placed = jax.device_put(
-            (np.int32(number), order, clients), (whole, whole, jax.tree.map(lambda _: split, clients))
-        )
-        return placed[0], self._columns, placed[1], placed[2]
+            return packed, state
+        placed: tuple[Any, Any] = jax.device_put((packed, state), self._split)
+        return placed
 
     # ----- client state -------------------------------------------------------------------------------
-
-    def _states(self, ids: np.ndarray, places: Any, shape: tuple[int, int, int]) -> np.ndarray:
-        rows = np.zeros((*shape, state_size(self._client_state)), np.float32)
-        rows[places] = self.store.gather(ids)
-        return rows
 
     def _commit(self, launched: Launched, states: Any) -> None:
         """Client states take their proposed values where the server used the update (law 5)."""
@@ -379,7 +376,9 @@ class Engine:
             return self.algorithm.broadcast(model.server), model.floats, model.ints
 
         broadcast, floats, ints = jax.eval_shape(both, self.model)
-        update = update_shape(self._statics(1, 1, 1), self.model, self._numbers, self._columns)
+        update = update_shape(
+            self._statics(1, 1, 1, Places(1, 1, 1)), self.model, self._numbers, self._columns
+        )
         buffers = {n: x for n, x in (("buffers", floats), ("counters", ints)) if x.size}
         self.downlink_message = wire.size(_named(broadcast) | buffers)
         self.uplink_message = wire.size(_named(update) | buffers)
@@ -392,10 +391,8 @@ class Engine:
         def run(option: schedule.Schedule) -> Any:
             self.schedule = option
             statics, order, clients, facts = self.plan(1)
-            if self.store is not None:
-                shape = clients.weight.shape
-                clients = clients._replace(state=self._states(facts["ids"], facts["places"], shape))
-            return measured_round(statics)(self.model, self._numbers, *self._put(1, order, clients))
+            inputs = self._put(statics, 1, order, clients, facts)
+            return measured_round(statics)(self.model, self._numbers, self._columns, *inputs)
 
         key = (self.task, self.layout, self._structures, self.settings.work, self.mesh, tuple(options))
         return schedule.choose(options, key, run)

@@ -56,6 +56,66 @@ class Clients(NamedTuple):
     state: Any = None
 
 
+@dataclass(frozen=True)
+class Places:
+    """How many places a round has, and how its numbers lie in one int32 array (devices, `length`).
+
+    Everything that the host sends for a round, apart from client state, is one array: to put a dozen small
+    ones on the devices takes longer than many a round.
+
+    Attributes:
+        order: P, row numbers for the local steps.
+        chunks: chunks on each device.
+        width: clients in a chunk.
+    """
+
+    order: int
+    chunks: int
+    width: int
+
+    def pack(self, round: int, order: np.ndarray, clients: "Clients") -> np.ndarray:
+        """The round's numbers as (devices, `length`) int32."""
+        count = clients.weight.shape[0]
+        plan = clients.plan
+        parts = [
+            np.broadcast_to(np.int32(round), (count, 1)),
+            np.broadcast_to(order, (count, self.order)),
+            plan.first, plan.steps, plan.start, plan.size, plan.key.view(np.int32), clients.weight.view(np.int32),
+            clients.turns, clients.blocks, clients.chunks,
+        ]  # fmt: skip
+        return np.concatenate([x.reshape(count, -1) for x in parts], axis=1)
+
+    def unpack(self, numbers: Array, state: Any) -> tuple[Array, Array, "Clients"]:
+        """(round, order, clients) of one device from its (length,) numbers."""
+        shape = (self.chunks, self.width)
+        sizes = [
+            (),
+            (self.order,),
+            shape,
+            shape,
+            shape,
+            shape,
+            (*shape, 2),
+            shape,
+            (self.chunks,),
+            (self.chunks,),
+            (),
+        ]
+        parts, at = [], 0
+        for size in sizes:
+            end = at + int(np.prod(size, dtype=np.int64))
+            parts.append(numbers[at:end].reshape(size))
+            at = end
+        round, order, first, steps, start, rows, key, weight, turns, blocks, chunks = parts
+        key = lax.bitcast_convert_type(key, jnp.uint32)
+        weight = lax.bitcast_convert_type(weight, jnp.float32)
+        return (
+            round,
+            order,
+            Clients(ClientPlan(first, steps, start, rows, key), weight, turns, blocks, chunks, state),
+        )
+
+
 class Model(NamedTuple):
     """What the server holds: the algorithm's state, float buffers (b,), counters (c,)."""
 
@@ -95,8 +155,9 @@ class Statics:
     max_steps: int
     block: int
     population: int
+    places: Places
     ratio: bool
-    canonical: bool
+    cpu: bool
     eager: bool
 
 
@@ -108,46 +169,42 @@ class Payload(NamedTuple):
 
 
 def round_function(statics: Statics) -> Callable[..., Any]:
-    """`f(model, numbers, round, columns, order, clients) -> (model, client state, Report, Outcome)`.
+    """`f(model, numbers, columns, packed, state) -> (model, client state, Report, Outcome)`.
 
-    `numbers` are the hyper-parameters that `hyper.split` took out of (algorithm, optimizer); `order` (P,)
-    holds row numbers, see `plan`.
+    `numbers` are the hyper-parameters that `hyper.split` took out of (algorithm, optimizer); `packed` is what
+    `Places.pack` makes; `state` (devices, chunks, width, s) the packed client state, or None.
     """
 
     def function(
-        model: Model,
-        numbers: Array,
-        round: Array,
-        columns: Mapping[str, Array],
-        order: Array,
-        clients: Clients,
+        model: Model, numbers: Array, columns: Mapping[str, Array], packed: Array, state: Any
     ) -> Any:
         algorithm, _ = _things(statics, numbers)
         broadcast = algorithm.broadcast(model.server)
 
-        def on_device(numbers: Array, broadcast: PyTree, floats: Array, ints: Array, round: Array,
-                      columns: Mapping[str, Array], order: Array, clients: Clients) -> Any:  # fmt: skip
+        def on_device(numbers: Array, broadcast: PyTree, floats: Array, ints: Array, columns: Mapping[str, Array],
+                      packed: Array, state: Any) -> Any:  # fmt: skip
             algorithm, optimizer = _things(statics, numbers)
+            own = None if state is None else state[0]
+            round, order, clients = statics.places.unpack(packed[0], own)
             shared = Shared(
                 statics.task, statics.layout, optimizer, columns, order, floats, ints, round,
-                statics.batch_size, statics.max_steps, statics.block, statics.width > 1, statics.canonical,
+                statics.batch_size, statics.max_steps, statics.block, statics.width > 1, statics.cpu,
             )  # fmt: skip
-            mine = jax.tree.map(lambda x: x[0], clients)
-            sums, ints, accepted, state, report = _work(statics, algorithm, broadcast, shared, mine)
+            sums, ints, accepted, state, report = _work(statics, algorithm, broadcast, shared, clients)
             if statics.mesh.size > 1:
                 with jax.enable_x64(True):
                     sums = jax.tree.map(lambda x: lax.psum(x, AXIS), sums)
                 ints, accepted = lax.pmax(ints, AXIS), lax.psum(accepted, AXIS)
-            return sums, ints, accepted, jax.tree.map(lambda x: x[None], (state, report))
+            return sums, ints, accepted, round, jax.tree.map(lambda x: x[None], (state, report))
 
-        arguments = (numbers, broadcast, model.floats, model.ints, round, columns, order, clients)
+        arguments = (numbers, broadcast, model.floats, model.ints, columns, packed, state)
         if statics.mesh.size > 1:
             whole, split = PartitionSpec(), PartitionSpec(AXIS)
             on_device = jax.shard_map(
-                on_device, mesh=statics.mesh, in_specs=(whole,) * 7 + (split,),
-                out_specs=(whole, whole, whole, split), check_vma=False,
+                on_device, mesh=statics.mesh, in_specs=(whole,) * 5 + (split, split),
+                out_specs=(whole, whole, whole, whole, split), check_vma=False,
             )  # fmt: skip
-        sums, ints, accepted, (state, report) = on_device(*arguments)
+        sums, ints, accepted, round, (state, report) = on_device(*arguments)
         new, outcome = _apply(statics, algorithm, model, sums, ints, accepted, round)
         return new, state, report, outcome
 
@@ -181,11 +238,11 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
         _check_update(algorithm, update)
         seen = oracle.observed
         payload = Payload(update, seen.floats if statics.layout.buffer_size else None)
-        verdict = jnp.where(weight > 0, _verdict(payload, seen.loss, weight), 0)
+        norm, verdict = _judge(payload, seen.loss, weight)
+        verdict = jnp.where(weight > 0, verdict, 0)
         used = (verdict == 0) & (weight > 0) & (seen.steps > 0)
-        payload = jax.tree.map(lambda x: jnp.where(used, x, 0), payload)
         ints = jnp.where(used, seen.ints, jnp.iinfo(jnp.int32).min)
-        report = Report(verdict, seen.loss, seen.steps, _norm(update))
+        report = Report(verdict, seen.loss, seen.steps, norm)
         kept = None if packed is None else jnp.where(used, _pack(proposed), packed)
         return payload, jnp.where(used, weight, 0.0), ints, used.astype(jnp.int32), report, kept
 
@@ -255,19 +312,22 @@ def _apply(
     return new, Outcome(accepted, move)
 
 
-def _verdict(payload: PyTree, loss: Array, weight: Array) -> Array:
-    leaves = [x for x in jax.tree.leaves(payload) if x.size]  # None is no leaf
-    finite = jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()
+def _judge(payload: PyTree, loss: Array, weight: Array) -> tuple[Array, Array]:
+    """The update's 2-norm and why it must be set aside (0: it need not), in two passes over it.
+
+    A sum of squares is NaN if and only if an element is; it is infinite for an infinite element or one
+    beyond 1e19, which the largest magnitude tells apart.
+    """
+    leaves = [x for x in jax.tree.leaves(payload) if x.size]
+    squares = [jnp.vdot(x, x) for x in leaves]
     largest = jnp.stack([jnp.abs(x).max() for x in leaves]).max()
-    small = jnp.where(finite, largest, 0.0) < jnp.float32(exact.LIMIT) / jnp.maximum(weight, 1e-30)
-    bad_loss = jnp.where(jnp.isfinite(loss), 0, LOSS_NOT_FINITE)
-    return jnp.where(finite, 0, NOT_FINITE) | bad_loss | jnp.where(small, 0, TOO_LARGE)
-
-
-def _norm(update: PyTree) -> Array:
-    main = getattr(update, "delta", None)
-    leaves = jax.tree.leaves(update) if main is None else [main]
-    return jnp.sqrt(sum((jnp.vdot(x, x) for x in leaves), start=jnp.float32(0)))
+    broken = jnp.isnan(jnp.stack(squares)).any() | jnp.isinf(largest)
+    large = ~broken & (largest >= jnp.float32(exact.LIMIT) / jnp.maximum(weight, 1e-30))
+    verdict = jnp.where(broken, NOT_FINITE, 0) | jnp.where(large, TOO_LARGE, 0)
+    verdict = verdict | jnp.where(jnp.isfinite(loss), 0, LOSS_NOT_FINITE)
+    main = getattr(payload.update, "delta", None)
+    norm = jnp.sqrt(sum(squares)) if main is None else jnp.sqrt(jnp.vdot(main, main))
+    return norm, verdict
 
 
 def _check_update(algorithm: Any, update: PyTree) -> None:

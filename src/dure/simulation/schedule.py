@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dure.oracles.conv import has_convolution
+from dure.oracles.rewrite import has_convolution
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.task import Task
 

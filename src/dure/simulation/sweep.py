@@ -68,7 +68,11 @@ class Sweep:
         for p in self.points:
             groups.setdefault(tuple(p.values.items()), []).append(p)
         scores = {
-            values: float(np.mean([np.nan if p.run.final.get(measure) is None else p.run.final[measure] for p in members]))
+            values: float(
+                np.mean(
+                    [np.nan if p.run.final.get(measure) is None else p.run.final[measure] for p in members]
+                )
+            )
             for values, members in groups.items()
         }
         usable = {values: score for values, score in scores.items() if np.isfinite(score)}
@@ -156,11 +160,11 @@ def _with_values(algorithm: Algorithm, optimizer: Optimizer, values: Mapping[str
 @lru_cache(maxsize=16)
 def _program(statics: Statics, mesh: Any) -> Any:
     """The round of `statics` (one device) for many points at once, dealt to the devices of `mesh`."""
-    together = jax.vmap(round_function(statics), in_axes=(0, 0, None, None, 0, 0))
+    together = jax.vmap(round_function(statics), in_axes=(0, 0, None, 0, None))
     whole, split = PartitionSpec(), PartitionSpec(AXIS)
     return jax.jit(
         jax.shard_map(
-            together, mesh=mesh, in_specs=(split, split, whole, whole, split, split), out_specs=split,
+            together, mesh=mesh, in_specs=(split, split, whole, split, whole), out_specs=split,
             check_vma=False,
         ),
         donate_argnums=(0,),
@@ -179,7 +183,9 @@ def _together(
     planners = [engine.like(seed) for _, seed in points]
     models = [planner.model for planner in planners]
     state = jax.device_put((_stack([models[i] for i in chosen]), numbers), split)
-    columns = jax.device_put({k: engine.data.columns[k] for k in (engine.task.input, engine.task.target)}, whole)
+    columns = jax.device_put(
+        {k: engine.data.columns[k] for k in (engine.task.input, engine.task.target)}, whole
+    )
     test = engine.data.central_test
     central = None if test is None else Evaluation(engine.task, engine.layout, engine.mesh, test)
     writers = [RunWriter(None, config=_config(engine, thing, point, rounds), environment=environment(), rounds=rounds)
@@ -204,9 +210,9 @@ def _together(
     model, numbers = state
     for number in range(1, rounds + 1):
         plans = [planner.plan(number) for planner in planners]
-        statics, orders, clients, facts = _common(engine, plans)
-        inputs = jax.device_put((orders[chosen], jax.tree.map(lambda x: x[chosen], clients)), split)
-        model, _, report, outcome = _program(statics, mesh)(model, numbers, np.int32(number), columns, *inputs)
+        statics, packed, facts = _common(plans, number)
+        inputs = jax.device_put(packed[chosen], split)
+        model, _, report, outcome = _program(statics, mesh)(model, numbers, columns, inputs, None)
         host_report, host_outcome = jax.device_get((report, outcome))
         for i, (writer, measures) in enumerate(zip(writers, evaluated(model, number), strict=True)):
             mine = jax.tree.map(lambda x, i=i: x[i], (host_report, host_outcome))
@@ -225,33 +231,34 @@ def _together(
     return runs
 
 
-def _common(engine: Engine, plans: list[Any]) -> tuple[Statics, np.ndarray, Clients, list[dict[str, Any]]]:
+def _common(plans: list[Any], number: int) -> tuple[Statics, np.ndarray, list[dict[str, Any]]]:
     """Plans of different seeds in arrays of one shape, stacked; the statics cover the largest of them."""
+    batches = {p[0].batch_size for p in plans}
+    if len(batches) > 1:
+        raise ConfigError("Seeds with batch_size=inf and clients of different sizes can't run together.")
+    chunks = max(p[0].places.chunks for p in plans)
+    places = replace(plans[0][0].places, order=max(p[0].places.order for p in plans), chunks=chunks)
     statics = replace(
         plans[0][0],
-        batch_size=max(p[0].batch_size for p in plans),
         max_steps=max(p[0].max_steps for p in plans),
         block=max(p[0].block for p in plans),
+        places=places,
     )
-    if any(p[0].batch_size != statics.batch_size for p in plans):
-        raise ConfigError("Seeds with batch_size=inf and clients of different sizes can't run together.")
-    length = max(len(p[1]) for p in plans)
-    orders = np.full((len(plans), length), -1, np.int32)
-    for row, p in zip(orders, plans, strict=True):
-        row[: len(p[1])] = p[1]
-    chunks = max(p[2].weight.shape[1] for p in plans)
 
     def grow(x: np.ndarray) -> np.ndarray:
-        wanted = (x.shape[0], chunks, *x.shape[2:])
-        out = np.zeros(wanted, x.dtype)
+        out = np.zeros((x.shape[0], chunks, *x.shape[2:]), x.dtype)
         out[:, : x.shape[1]] = x
         return out
 
-    grown = [p[2]._replace(**{
-        "plan": jax.tree.map(grow, p[2].plan), "weight": grow(p[2].weight), "turns": grow(p[2].turns),
-        "blocks": -(-grow(p[2].plan.size).max(2) // statics.block).astype(np.int32),
-    }) for p in plans]  # fmt: skip
-    return statics, orders, _stack(grown), [p[3] for p in plans]
+    packed = []
+    for _, order, clients, _ in plans:
+        long_order = np.full(places.order, -1, np.int32)
+        long_order[: len(order)] = order
+        plan = jax.tree.map(grow, clients.plan)
+        blocks = -(-plan.size.max(2) // statics.block).astype(np.int32)
+        grown = Clients(plan, grow(clients.weight), grow(clients.turns), blocks, clients.chunks)
+        packed.append(places.pack(number, long_order, grown))
+    return statics, np.stack(packed), [p[3] for p in plans]
 
 
 def _stack(trees: list[Any]) -> Any:

@@ -1,13 +1,17 @@
-"""Convolutions in the form that XLA's CPU compiler is fast at.
+"""Equations rewritten into forms that XLA's CPU compiler is fast at: convolutions and small products.
 
 Inside loops, XLA:CPU computes a convolution with its fast kernel only when the dimension numbers are
 canonical (NHWC, HWIO → NHWC). Gradients of convolutions aren't: the gradient by the kernel contracts over
 the batch. Measured with the CNN of McMahan et al. (batch 10): 74 ms a step against 13 ms after rewriting
 (`benchmarks/steps.py`). The rewriting traces a function and replays its equations, with explicit
 transposes around each convolution; the values are the same up to the order of additions.
+
+For clients that run together under `vmap`, the gradient of a dense layer is a batch of products AᵀB that
+contract over the first dimension of both. With one of them transposed beforehand, and the result's short
+side first, they take a third of the time: 0.35 µs instead of 1.1 for 8 × 60 by 8 × 10.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -18,8 +22,14 @@ _CANONICAL = ("NHWC", "HWIO", "NHWC")
 _INLINE = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 
 
-def canonical_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with every two-dimensional convolution in canonical form (those in inner loops excepted)."""
+def for_cpu(function: Callable[..., Any], *, together: bool = False) -> Callable[..., Any]:
+    """`function` with its two-dimensional convolutions in canonical form (those in inner loops excepted).
+
+    Args:
+        function: traceable.
+        together: it will run under `vmap`: products AᵀB are rewritten too.
+    """
+    names = {"conv_general_dilated", "dot_general"} if together else {"conv_general_dilated"}
 
     def wrapped(*args: Any) -> Any:
         flat, structure = jax.tree.flatten(args)
@@ -28,9 +38,9 @@ def canonical_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*jax.tree.unflatten(structure, flat_args))
 
         closed, shape = jax.make_jaxpr(flat_function, return_shape=True)(*flat)
-        if not has_convolution(closed.jaxpr):
+        if not _has(closed.jaxpr, names):
             return function(*args)
-        results = _replay(closed.jaxpr, closed.consts, flat)
+        results = _replay(closed.jaxpr, closed.consts, flat, together)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return wrapped
@@ -38,11 +48,15 @@ def canonical_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def has_convolution(jaxpr: Any) -> bool:
     """Whether the equations, or functions called by them, hold a convolution."""
+    return _has(jaxpr, {"conv_general_dilated"})
+
+
+def _has(jaxpr: Any, names: Set[str]) -> bool:
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "conv_general_dilated":
+        if equation.primitive.name in names:
             return True
         key = _INLINE.get(equation.primitive.name)
-        if key is not None and has_convolution(_inner(equation.params[key])[0]):
+        if key is not None and _has(_inner(equation.params[key])[0], names):
             return True
     return False
 
@@ -51,7 +65,7 @@ def _inner(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
 
 
-def _replay(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def _replay(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], together: bool) -> list[Any]:
     values: dict[Any, Any] = {}
     values.update(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
@@ -64,9 +78,11 @@ def _replay(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]
         name = equation.primitive.name
         if name == "conv_general_dilated" and inputs[0].ndim == 4:
             outputs = [_convolution(*inputs, **equation.params)]
+        elif together and name == "dot_general" and _is_transposed(*inputs, equation.params):
+            outputs = [_transposed_product(*inputs, equation.params)]
         elif name in _INLINE:
             inner, inner_consts = _inner(equation.params[_INLINE[name]])
-            outputs = _replay(inner, inner_consts, inputs)
+            outputs = _replay(inner, inner_consts, inputs, together)
         else:
             outputs = _bind(equation, inputs)
         values.update(zip(equation.outvars, outputs, strict=True))
@@ -106,3 +122,18 @@ def _convolution(lhs: Any, rhs: Any, *, dimension_numbers: Any, **params: Any) -
     for dimension, position in zip(source, out, strict=True):
         permutation[position] = dimension
     return lax.transpose(result, permutation)
+
+
+def _is_transposed(lhs: Any, rhs: Any, params: Any) -> bool:
+    contracted, batch = params["dimension_numbers"]
+    return lhs.ndim == rhs.ndim == 2 and contracted == ((0,), (0,)) and batch == ((), ())
+
+
+def _transposed_product(lhs: Any, rhs: Any, params: Any) -> Any:
+    """AᵀB with the transposition done first; the barriers keep the compiler from folding it back in."""
+    options = {"precision": params["precision"], "preferred_element_type": params["preferred_element_type"]}
+    numbers = (((1,), (0,)), ((), ()))
+    if rhs.shape[1] >= lhs.shape[1]:
+        return lax.dot_general(lax.optimization_barrier(lhs.T), rhs, numbers, **options)
+    product = lax.dot_general(lax.optimization_barrier(rhs.T), lhs, numbers, **options)
+    return lax.optimization_barrier(product).T
