@@ -141,3 +141,66 @@ def test_arguments_are_checked_against_the_signature() -> None:
         "data.partition.n: missing. Add it.",
         "data.partition.path = 3: must be a string.",
     ]
+
+
+def test_every_name_in_the_tables_means_something() -> None:
+    from dure.config import tables
+
+    for table in (tables.DATA, tables.PARTITIONS, tables.MODELS):
+        for place in table.values():
+            assert callable(tables.imported(place)), place
+    assert set(tables.OPTIMIZER_KEYS) == {"sgd", "adam", "adamw", "adagrad", "rmsprop"}
+
+
+def test_the_catalogue_of_data_and_the_table_agree() -> None:
+    from dure.config import tables
+    from dure.data import CATALOGUE
+
+    assert set(tables.DATA) == {entry.name for entry in CATALOGUE if "Python only" not in entry.description}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        (["clients.sampler=poisson", "clients.fraction=0.3"], "Poisson"),
+        (["clients.sampler=weighted", "clients.per_round=3"], "Weighted"),
+    ],
+)
+def test_samplers_by_name(tmp_path: Path, changes: list[str], kind: str) -> None:
+    built = config.build(config.load(written(tmp_path), changes))
+    assert type(built.keywords["sampler"]).__name__ == kind
+
+
+def test_what_is_built_follows_from_the_data(tmp_path: Path) -> None:
+    built = config.build(config.load(written(tmp_path), ["clients.batch_size=all", "evaluation.every=0"]))
+    assert built.config["model"] == {"name": "softmax_regression", "inputs": 64, "classes": 10}
+    assert built.config["task"] == {"name": "classification", "metrics": ["accuracy"]}
+    assert built.keywords["batch_size"] == float("inf")
+    assert built.keywords["evaluate_every"] is None
+    again = config.study(built.config)
+    assert config.build(again).config == built.config
+
+
+def test_dealt_out_data_keep_their_names_and_classes(tmp_path: Path) -> None:
+    change = "data.partition={kind='shards', clients=10, per_client=2}"
+    built = config.build(config.load(written(tmp_path), [change]))
+    assert built.data.clients == 10
+    assert (built.data.classes, built.data.name) == (10, "digits")
+    assert built.data.licence
+    assert (built.data.class_counts() > 0).sum(axis=1).max() <= 4
+
+
+@pytest.mark.parametrize(
+    ("model", "task"), [("logistic", "binary"), ("softmax_regression", "classification")]
+)
+def test_the_heart_data_and_a_model_that_suits(tmp_path: Path, model: str, task: str) -> None:
+    change = ["data.name=heart", f"model.name={model}", "task.metrics=['accuracy']"]
+    built = config.build(config.load(written(tmp_path), change))
+    assert built.task.name == task
+    assert built.data.clients == 4
+
+
+@pytest.mark.parametrize("optimizer", ["{name='adam', learning_rate=0.01}", "{momentum=0.9, nesterov=true}"])
+def test_optimizers_by_name(tmp_path: Path, optimizer: str) -> None:
+    built = config.build(config.load(written(tmp_path), [f"optimizer={optimizer}"]))
+    assert built.keywords["optimizer"].transformation()

@@ -18,7 +18,7 @@ def small_run(
 
 
 def test_the_band_is_students_confidence_interval() -> None:
-    values = np.array([[0.1, 0.5], [0.2, 0.7], [0.6, 0.9]])
+    values = np.array([[0.46, 0.5], [0.5, 0.52], [0.55, 0.6]])
     runs = [small_run(list(row), sent=100 * (i + 1), seed=i) for i, row in enumerate(values)]
     line = curve(runs, "test_accuracy")
     # t for 95 % and 2 degrees of freedom is 4.302653 (any printed table).
@@ -27,6 +27,12 @@ def test_the_band_is_students_confidence_interval() -> None:
     np.testing.assert_allclose(line.high - line.mean, half, rtol=1e-6)
     np.testing.assert_allclose(line.mean - line.low, half, rtol=1e-6)
     np.testing.assert_allclose(line.bytes, [200, 400])
+
+
+def test_bands_of_shares_stay_within_zero_and_one() -> None:
+    line = curve([small_run([0.0, 1.0]), small_run([0.3, 0.7])], "test_accuracy")
+    assert line.low.tolist() == [0, 0]
+    assert line.high.tolist() == [1, 1]
 
 
 def test_only_rounds_that_every_seed_has_count() -> None:

@@ -70,7 +70,7 @@ class Crowd:
     clients, classes, name, source, licence, test, class_names = 10**7, 3, "crowd", "", "", None, None
     columns = {"x": np.zeros((3, 2), np.float32), "y": np.array([0, 1, 1], np.int32)}  # noqa: RUF012
     examples = 3 * 10**7
-    client_names = None
+    client_names = client_test = None
 
     def rows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         assert len(ids) <= 1000

@@ -40,8 +40,8 @@ class Live:
         self._console, self._name, self._rounds, self._quiet = console, name, rounds, quiet
         self._known: dict[str, Any] = {}
         self._noted = 0
-        self._every = max(1, rounds // LINES)
-        self._begun, self._done = time.monotonic(), done
+        self._every = -(-rounds // LINES)
+        self._begun, self._done, self._warm = time.monotonic(), done, False
         self._bar: Progress | None = None
         if console.is_terminal and not quiet:
             self._bar = Progress(
@@ -74,6 +74,8 @@ class Live:
         """One round is done."""
         self._known.update({key: value for key, value in record.items() if value is not None})
         number = int(record["round"])
+        if self._done < number and not self._warm:  # the first round compiles: no measure for the others
+            self._warm, self._begun, self._done = True, time.monotonic(), number
         if self._bar is not None:
             self._bar.update(self._task, completed=number, facts=facts(self._known))
         elif not self._quiet and (number % self._every == 0 or number == self._rounds):

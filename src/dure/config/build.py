@@ -13,6 +13,9 @@ from dure.config.signature import arguments
 from dure.config.study import Clients, Optimizer, Study, without_none
 from dure.errors import ConfigError
 
+#: What data keep when they are dealt out anew.
+ABOUT = ("classes", "class_names", "name", "source", "licence", "citation")
+
 
 @dataclass(frozen=True)
 class Built:
@@ -103,6 +106,7 @@ def _partitioned(plan: Study, loaded: Any, source: str) -> tuple[Any, dict[str, 
     kind, place = tables.find("data.partition.kind", tables.PARTITIONS, part.kind)
     partitioner = tables.imported(place)
     train, test = _pooled(loaded)
+    about = {key: getattr(loaded, key) for key in ABOUT if hasattr(loaded, key)}
     first = next(iter(arguments_of(partitioner)))
     given = _seeded(partitioner, part.arguments, plan.seed)
     values, wrong = arguments(partitioner, given, "data.partition", skip={first})
@@ -111,7 +115,7 @@ def _partitioned(plan: Study, loaded: Any, source: str) -> tuple[Any, dict[str, 
     if "y" not in train:
         raise ConfigError(f"{source}: data.partition deals out by labels, and the data have no column 'y'.")
     made = partitioner(train["y"], **values)
-    federated = Federated.from_partition(train, made, test=test)
+    federated = Federated.from_partition(train, made, test=test, **about)
     config = {"kind": kind, **values}
     return federated, {k: v for k, v in config.items() if k != "seed" or "seed" in part.arguments}
 
@@ -128,9 +132,7 @@ def _pooled(loaded: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] |
     if hasattr(loaded, "offsets"):
         test = loaded.central_test
         return dict(loaded.columns), None if test is None else dict(test)
-    if isinstance(loaded, Mapping) and "train" in loaded:
-        return dict(loaded["train"]), dict(loaded["test"]) if loaded.get("test") else None
-    return dict(loaded), None
+    return dict(loaded.train), None if loaded.test is None else dict(loaded.test)
 
 
 def _seeded(function: Any, given: Mapping[str, Any], seed: int) -> dict[str, Any]:

@@ -57,7 +57,10 @@ def curve(runs: Sequence["Run"], key: str) -> Curve:
     mean = values[:, :, 1].mean(axis=0) if tables else np.zeros(0)
     half = _half_width(values[:, :, 1])
     uplink = values[:, :, 0].mean(axis=0) if tables else np.zeros(0)
-    return Curve(np.array(rounds, np.int64), uplink, mean, mean - half, mean + half, len(tables))
+    low, high = mean - half, mean + half
+    if words.is_share(key):  # a normal approximation knows nothing of the ends
+        low, high = low.clip(0, 1), high.clip(0, 1)
+    return Curve(np.array(rounds, np.int64), uplink, mean, low, high, len(tables))
 
 
 def _half_width(values: np.ndarray, level: float = 0.95) -> np.ndarray:

@@ -170,7 +170,7 @@ def _data_sentence(data: Mapping[str, Any]) -> str:
     clients = words.plural(int(data["clients"]), "client")
     text = f"{words.plural(int(data['examples']), 'training example')} at {clients}"
     if data.get("test_examples"):
-        text += f", {words.plural(int(data['test_examples']), 'central test example')}"
+        text += f", {words.plural(int(data['test_examples']), 'test example')}"
     sizes = sorted(data.get("sizes") or [])
     if sizes:
         spread = f"{sizes[0]:,} to {sizes[-1]:,} examples (median {sizes[len(sizes) // 2]:,})"

@@ -62,7 +62,7 @@ def data_summary(data: "Federated") -> dict[str, Any]:
     }
     if names is not None:
         summary["client_names"] = [str(names[int(k)]) for k in shown]
-    test = data.test
+    test = data.test if data.test is not None else data.client_test
     summary["test_examples"] = 0 if test is None else len(next(iter(test.values())))
     if data.classes is not None and "y" in data.columns and np.ndim(data.columns["y"]) == 1:
         labels = data.columns["y"]
