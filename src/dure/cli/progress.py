@@ -46,7 +46,7 @@ class Live:
         if console.is_terminal and not quiet:
             self._bar = Progress(
                 TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=24 if console.width >= 100 else 8),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[facts]}"),
                 TimeRemainingColumn(compact=True),

@@ -34,7 +34,7 @@ def _said(item: Any, model: type[BaseModel], path: list[str]) -> str:
         return f" = {_shown(value)}: must be {context['expected']}.{near}"
     if kind == "model_type" or kind.startswith("model_"):
         return f" = {_shown(value)}: must be a table, [{'.'.join(path)}]."
-    allowed = item["msg"].removeprefix("Input should be ").replace("a valid ", "a ")
+    allowed = item["msg"].removeprefix("Input should be ").split(", unable")[0].replace("a valid ", "a ")
     return f" = {_shown(value)}: must be {allowed.replace('a integer', 'an integer')}."
 
 

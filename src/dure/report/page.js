@@ -34,8 +34,9 @@ for (const plot of document.querySelectorAll(".plot[data-points]")) {
       tip.append(row);
     }
     add("hair", {left: seen[0] + "%"});
-    const flip = seen[0] > 55;
-    Object.assign(tip.style, {top: "6px", left: flip ? "auto" : `calc(${seen[0]}% + 12px)`, right: flip ? `calc(${100 - seen[0]}% + 12px)` : "auto"});
+    // Beside the line, on the side with room, and never out of the chart.
+    const wide = plot.clientWidth, at = wide * seen[0] / 100, side = seen[0] > 55 ? at - tip.offsetWidth - 12 : at + 12;
+    Object.assign(tip.style, {top: "6px", left: Math.max(0, Math.min(side, wide - tip.offsetWidth)) + "px"});
   };
   plot.addEventListener("pointermove", e => { const box = plot.getBoundingClientRect(); point(100 * (e.clientX - box.left) / box.width); });
   plot.addEventListener("pointerleave", clear);

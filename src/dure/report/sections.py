@@ -80,7 +80,7 @@ def learning_curves(run: "Run") -> str:
     losses = [
         ("test_loss", "test", "var(--c1)", False),
         ("client_loss_mean", "mean over clients", "var(--c2)", False),
-        ("train_loss", "training, at the clients of the round", "var(--c8)", True),
+        ("train_loss", "training (clients of the round)", "var(--c8)", True),
     ]
     charts = []
     for x_key, x_label, kind in (

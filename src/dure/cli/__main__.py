@@ -1,0 +1,5 @@
+"""`python -m dure.cli` is `dure`."""
+
+from dure.cli import main
+
+main()
