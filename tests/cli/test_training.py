@@ -25,6 +25,8 @@ name = "softmax_regression"
 batch_size = 20
 [optimizer]
 learning_rate = 0.05
+[engine]
+devices = 1  # whatever started JAX in this process, and in the processes that are killed
 """
 RECORDS = ("rounds.jsonl", "participation.jsonl", "clients.jsonl", "model.safetensors", "config.json")
 

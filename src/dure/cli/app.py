@@ -90,6 +90,8 @@ def resume(
         from dure.simulation import simulate
 
         built = rebuild(opened.config)
+        # The bits depend on the number of devices, so the run keeps the number that it began with.
+        built.keywords["devices"] = opened.config["schedule"]["devices"]
         done = int(opened.status.get("round") or 0)
         finished = _watched(
             opened.name, int(built.keywords["rounds"]), run, quiet, done,

@@ -21,6 +21,8 @@ def environment() -> dict[str, Any]:
     """
     import jax
 
+    import dure.devices  # noqa: F401  (decides how many devices there are, so it comes before asking)
+
     devices = jax.devices()
     versions = {}
     for package in PACKAGES:
