@@ -29,8 +29,12 @@ class Places:
     def __call__(self, row: int) -> str:
         """For example "row 17 of the training rows (client 3, 'Switzerland', its example 2)"."""
         text = f"row {row} of the {self.what}"
-        if self.client is not None:
-            return f"{text} (client {self.client[row].item()!r})"
+        if self.client is not None:  # the ids aren't checked yet: there may be too few
+            return (
+                f"{text} (client {np.asarray(self.client[row]).tolist()!r})"
+                if row < len(self.client)
+                else text
+            )
         if self.offsets is None:
             return text
         k = int(np.searchsorted(self.offsets, row, "right")) - 1

@@ -82,8 +82,8 @@ def feature_matrix(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> n
             example = values[0] if len(values) else None
             raise DataError(
                 f"Feature {name!r} has dtype {values.dtype} (first value {example!r}), not numbers. "
-                "Encode it (one-hot: pandas.get_dummies, polars to_dummies), fill its missing values, or choose "
-                "features=[…]."
+                "Encode it (one-hot: pandas.get_dummies, polars to_dummies), fill its missing values, or "
+                "choose features=[…]."
             )
     with np.errstate(over="ignore"):  # an overflow shows as an infinity, which Federated reports
         return np.stack([values.astype(np.float32) for values in arrays], axis=-1)
@@ -93,8 +93,8 @@ def _stacked(name: str, values: np.ndarray) -> np.ndarray:
     shapes = {np.shape(value) for value in values}
     if len(shapes) != 1 or () in shapes:
         raise DataError(
-            f"Feature {name!r} holds {sorted(map(str, shapes))[:3]} shaped values; as a single column it must "
-            "hold numbers, or lists of numbers that all have one shape."
+            f"Feature {name!r} holds {sorted(map(str, shapes))[:3]} shaped values; as a single column it "
+            "must hold numbers, or lists of numbers that all have one shape."
         )
     stacked = np.stack([np.asarray(value) for value in values])
     if stacked.dtype.kind not in "iufb":
@@ -118,8 +118,8 @@ def target_codes(tables: Sequence[np.ndarray], name: str) -> tuple[list[np.ndarr
                 )
             if not isinstance(value, str):
                 raise DataError(
-                    f"The target {name!r} is {value!r} ({type(value).__name__}) at row {row}; targets are numbers "
-                    "or text."
+                    f"The target {name!r} is {value!r} ({type(value).__name__}) at row {row}; targets are "
+                    "numbers or text."
                 )
     names = sorted({str(value) for values in tables for value in values})
     code = {value: number for number, value in enumerate(names)}

@@ -101,4 +101,5 @@ def _features(rows: list[dict[str, str]]) -> Float64[np.ndarray, "n 13"]:
 
 def _normalised(x: Float64[np.ndarray, "n f"], train: np.ndarray) -> Float64[np.ndarray, "n f"]:
     scale: Float64[np.ndarray, "f"] = x[train].std(axis=0, ddof=1) + 1e-9
-    return (x - x[train].mean(axis=0)) / scale
+    normal: Float64[np.ndarray, "n f"] = (x - x[train].mean(axis=0)) / scale
+    return normal

