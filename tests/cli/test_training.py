@@ -200,7 +200,8 @@ def test_a_corrupted_checkpoint_is_named(study: Path) -> None:
     wait_for_round(Path("cut"), 12, child)
     child.kill()
     child.communicate()
-    newest = sorted(Path("cut/checkpoint").glob("*.safetensors"))[-1]
+    # The manifest counts: a kill may have come between the two files of a checkpoint.
+    newest = sorted(Path("cut/checkpoint").glob("*.json"))[-1].with_suffix(".safetensors")
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
     records = Path("cut/rounds.jsonl").read_bytes()
     done = dure("resume", "cut")
