@@ -273,10 +273,14 @@ class JaxOracle:
 
     def _gather(self, rows: Array, there: Array, s: Array) -> tuple[dict[str, Array], Array, Any]:
         task = self._shared.task
-        batch = {
-            name: self._shared.columns[name].at[rows].get(mode="promise_in_bounds")
-            for name in (task.input, task.target)
-        }
+        # Barriers: rows and batch are computed once, not again by (and in the layout of) every reader.
+        rows = lax.optimization_barrier(rows)
+        batch = lax.optimization_barrier(
+            {
+                name: self._shared.columns[name].at[rows].get(mode="promise_in_bounds")
+                for name in (task.input, task.target)
+            }
+        )
         key = None
         if task.model.needs_key:
             key = jax.random.fold_in(jax.random.wrap_key_data(self._client.key, impl="threefry2x32"), s)

@@ -6,9 +6,9 @@ the batch. Measured with the CNN of McMahan et al. (batch 10): 74 ms a step agai
 (`benchmarks/steps.py`). The rewriting traces a function and replays its equations, with explicit
 transposes around each convolution; the values are the same up to the order of additions.
 
-For clients that run together under `vmap`, the gradient of a dense layer is a batch of products AᵀB that
-contract over the first dimension of both. With one of them transposed beforehand, and the result's short
-side first, they take a third of the time: 0.35 µs instead of 1.1 for 8 × 60 by 8 × 10.
+For clients that run together under `vmap`, the gradient of a dense layer is a batch of small products AᵀB,
+each of which costs a library call. Written as elementwise products and a sum they are one loop: 0.6 µs
+instead of 1.1 for 8 × 60 by 8 × 10.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -22,12 +22,16 @@ _CANONICAL = ("NHWC", "HWIO", "NHWC")
 _INLINE = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 
 
+#: Products AᵀB over at most this many rows, with at most this many results, become sums.
+_TERMS, _RESULTS = 32, 20_000
+
+
 def for_cpu(function: Callable[..., Any], *, together: bool = False) -> Callable[..., Any]:
     """`function` with its two-dimensional convolutions in canonical form (those in inner loops excepted).
 
     Args:
         function: traceable.
-        together: it will run under `vmap`: products AᵀB are rewritten too.
+        together: it will run under `vmap`: small products AᵀB are rewritten too.
     """
     names = {"conv_general_dilated", "dot_general"} if together else {"conv_general_dilated"}
 
@@ -78,8 +82,8 @@ def _replay(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], together: bo
         name = equation.primitive.name
         if name == "conv_general_dilated" and inputs[0].ndim == 4:
             outputs = [_convolution(*inputs, **equation.params)]
-        elif together and name == "dot_general" and _is_transposed(*inputs, equation.params):
-            outputs = [_transposed_product(*inputs, equation.params)]
+        elif together and name == "dot_general" and _is_small(*inputs, equation.params):
+            outputs = [_small_product(*inputs, equation)]
         elif name in _INLINE:
             inner, inner_consts = _inner(equation.params[_INLINE[name]])
             outputs = _replay(inner, inner_consts, inputs, together)
@@ -124,16 +128,14 @@ def _convolution(lhs: Any, rhs: Any, *, dimension_numbers: Any, **params: Any) -
     return lax.transpose(result, permutation)
 
 
-def _is_transposed(lhs: Any, rhs: Any, params: Any) -> bool:
+def _is_small(lhs: Any, rhs: Any, params: Any) -> bool:
     contracted, batch = params["dimension_numbers"]
-    return lhs.ndim == rhs.ndim == 2 and contracted == ((0,), (0,)) and batch == ((), ())
+    if not (lhs.ndim == rhs.ndim == 2 and contracted == ((0,), (0,)) and batch == ((), ())):
+        return False
+    return lhs.shape[0] <= _TERMS and lhs.shape[1] * rhs.shape[1] <= _RESULTS
 
 
-def _transposed_product(lhs: Any, rhs: Any, params: Any) -> Any:
-    """AᵀB with the transposition done first; the barriers keep the compiler from folding it back in."""
-    options = {"precision": params["precision"], "preferred_element_type": params["preferred_element_type"]}
-    numbers = (((1,), (0,)), ((), ()))
-    if rhs.shape[1] >= lhs.shape[1]:
-        return lax.dot_general(lax.optimization_barrier(lhs.T), rhs, numbers, **options)
-    product = lax.dot_general(lax.optimization_barrier(rhs.T), lhs, numbers, **options)
-    return lax.optimization_barrier(product).T
+def _small_product(lhs: Any, rhs: Any, equation: Any) -> Any:
+    """AᵀB = Σ_k A_k ⊗ B_k."""
+    product = (lhs[:, :, None] * rhs[:, None, :]).sum(0)
+    return product.astype(equation.outvars[0].aval.dtype)
