@@ -47,4 +47,6 @@ for method in (dure.FedAvg(), Scaffold()):
         method, task, data, rounds=20, clients_per_round=5, epochs=2, optimizer=0.1, weighting="uniform"
     )
     last = run.final
-    print(f"{type(method).__name__}: accuracy {last['test_accuracy']:.3f}, uplink {last['uplink_bytes']} bytes a round")
+    print(
+        f"{type(method).__name__}: accuracy {last['test_accuracy']:.3f}, uplink {last['uplink_bytes']} bytes a round"
+    )

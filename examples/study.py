@@ -18,4 +18,6 @@ for fraction in (0.2, 0.5, 1.0):
         seed=0,
     )
     last = run.final
-    print(f"C = {fraction}: accuracy {last['test_accuracy']:.3f}, uplink {last['cumulative_uplink_bytes']:,} bytes")
+    print(
+        f"C = {fraction}: accuracy {last['test_accuracy']:.3f}, uplink {last['cumulative_uplink_bytes']:,} bytes"
+    )

@@ -60,7 +60,10 @@ def test_toml_in_readme_runs(tmp_path: Path) -> None:
     (text,) = blocks(ROOT / "README.md", "toml")
     assert tomllib.loads(text)["rounds"] == 30
     (tmp_path / "study.toml").write_text(text)
-    run(["-m", "dure.cli", "run", "study.toml", "--set", "rounds=2", "--quiet", "--directory", "out"], tmp_path)
+    run(
+        ["-m", "dure.cli", "run", "study.toml", "--set", "rounds=2", "--quiet", "--directory", "out"],
+        tmp_path,
+    )
     assert (tmp_path / "out" / "report.html").exists()
 
 
@@ -71,5 +74,7 @@ def test_main_job_runs(tmp_path: Path) -> None:
 
 
 def run(arguments: list[str], where: Path) -> None:
-    done = subprocess.run([sys.executable, *arguments], cwd=where, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=where, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr

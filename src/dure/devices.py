@@ -23,7 +23,7 @@ def cores() -> int:
 def one_device_per_core() -> None:
     """Ask JAX for one CPU device per core, unless that was decided elsewhere."""
     asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if asked or jax.config.jax_num_cpu_devices != -1:
+    if asked or getattr(jax.config, "jax_num_cpu_devices", -1) != -1:
         return
     try:
         jax.config.update("jax_num_cpu_devices", cores())

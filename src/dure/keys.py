@@ -45,14 +45,15 @@ def generator(seed: int, purpose: str, *address: int) -> np.random.Generator:
 def jax_key(seed: int, purpose: str, *address: int) -> Array:
     """A typed JAX key for one address (64 bits of `digest`)."""
     words = np.frombuffer(digest(seed, purpose, *address)[:8], np.uint32)
-    return jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32")
+    key: Array = jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32")
+    return key
 
 
 def mix(values: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
     """The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection of 64-bit words."""
     values = (values ^ (values >> np.uint64(30))) * _MIX_1
     values = (values ^ (values >> np.uint64(27))) * _MIX_2
-    return values ^ (values >> np.uint64(31))
+    return np.asarray(values ^ (values >> np.uint64(31)))
 
 
 def words(seed: int, purpose: str, round: int, clients: np.ndarray, index: np.ndarray) -> np.ndarray:

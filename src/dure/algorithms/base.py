@@ -27,12 +27,12 @@ class RoundInfo(NamedTuple):
     """What `apply` may know of the round.
 
     Attributes:
-        index: number of this round, from 1.
+        number: number of this round, from 1.
         accepted: number of clients whose update entered the mean.
         participation: accepted clients / registered clients, |S| / N.
     """
 
-    index: Int32[Array, ""]
+    number: Int32[Array, ""]
     accepted: Int32[Array, ""]
     participation: Float32[Array, ""]
 

@@ -18,9 +18,9 @@ from jax import lax
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from dure.errors import ConfigError
-from dure.oracles.rewrite import for_cpu
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.optimizer import Optimizer, is_linear
+from dure.oracles.rewrite import for_cpu
 from dure.oracles.task import Task
 
 
@@ -35,11 +35,11 @@ class ClientPlan(NamedTuple):
         key: two words that name the client's random stream in this round.
     """
 
-    first: Array
-    steps: Array
-    start: Array
-    size: Array
-    key: Array
+    first: Any
+    steps: Any
+    start: Any
+    size: Any
+    key: Any
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,8 @@ class JaxOracle:
             return b + 1, total + mask.sum() * loss
 
         _, total = lax.while_loop(lambda c: c[0] < self._blocks, turn, (jnp.int32(0), jnp.float32(0)))
-        return total / jnp.maximum(self._client.size, 1).astype(jnp.float32)
+        n = jnp.maximum(self._client.size, 1).astype(jnp.float32)
+        return jnp.asarray(total / n)
 
     def predict(self, w: Float32[Array, " d"], inputs: Array) -> Any:
         """The model's outputs for `inputs` (B, …) in evaluation mode."""
@@ -306,7 +307,8 @@ class JaxOracle:
             return (z, state), -z
 
         _, path = lax.scan(step, (origin, transformation.init(origin)), None, self._shared.max_steps)
-        return jnp.concatenate([jnp.zeros(1, jnp.float32), path])[self._client.steps]
+        gains: Array = jnp.concatenate([jnp.zeros(1, jnp.float32), path])
+        return gains[self._client.steps]
 
 
 class _Carry(NamedTuple):

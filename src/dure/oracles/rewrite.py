@@ -82,8 +82,8 @@ def _replay(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], together: bo
         name = equation.primitive.name
         if name == "conv_general_dilated" and inputs[0].ndim == 4:
             outputs = [_convolution(*inputs, **equation.params)]
-        elif together and name == "dot_general" and _is_small(*inputs, equation.params):
-            outputs = [_small_product(*inputs, equation)]
+        elif together and name == "dot_general" and _is_small(inputs[0], inputs[1], equation.params):
+            outputs = [_small_product(inputs[0], inputs[1], equation)]
         elif name in _INLINE:
             inner, inner_consts = _inner(equation.params[_INLINE[name]])
             outputs = _replay(inner, inner_consts, inputs, together)
@@ -132,7 +132,7 @@ def _is_small(lhs: Any, rhs: Any, params: Any) -> bool:
     contracted, batch = params["dimension_numbers"]
     if not (lhs.ndim == rhs.ndim == 2 and contracted == ((0,), (0,)) and batch == ((), ())):
         return False
-    return lhs.shape[0] <= _TERMS and lhs.shape[1] * rhs.shape[1] <= _RESULTS
+    return bool(lhs.shape[0] <= _TERMS and lhs.shape[1] * rhs.shape[1] <= _RESULTS)
 
 
 def _small_product(lhs: Any, rhs: Any, equation: Any) -> Any:

@@ -37,9 +37,13 @@ def plain(thing: Any) -> Any:
 
 
 def config(
-    engine: Engine, rounds: int, evaluate_every: int | None, clients_every: int | None, initial: Any,
+    engine: Engine,
+    rounds: int,
+    evaluate_every: int | None,
+    clients_every: int | None,
+    initial: Any,
     experiment: Mapping[str, Any] | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What config.json holds: all that is needed to repeat the run, beside the code of the user's functions."""
     chosen, task, layout = engine.settings, engine.task, engine.layout
     start = None if initial is None else [plain(leaf) for leaf in jax.tree.leaves(initial)]

@@ -124,9 +124,15 @@ class Engine:
         self._cpu = platform == "cpu" and not settings.eager
         per_device = -(-max(round(settings.sampler.expected_size(data)), 1) // self.mesh.size)
         options = schedule.candidates(
-            settings.schedule, width or settings.width, settings.eager, platform, self.layout, convolutions,
-            per_device, settings.memory_budget,
-        )  # fmt: skip
+            settings.schedule,
+            width or settings.width,
+            settings.eager,
+            platform,
+            self.layout,
+            convolutions,
+            per_device,
+            settings.memory_budget,
+        )
         self.schedule = schedule.of_width(width) if width else self._choose(options)
         self._message_sizes()
         self.compilations = 0
@@ -234,15 +240,16 @@ class Engine:
         turns = np.maximum(steps, -(-sizes // block))
         places, shape = self._places(turns)
         words = keys.words(settings.seed, "local", number, ids, np.zeros(1, np.int64))
-        client_plan = ClientPlan(
-            *(_placed(x, places, shape, np.int32) for x in (rows.first, steps, starts, sizes)),
-            _placed(words.view(np.uint32).reshape(-1, 2), places, shape, np.uint32),
+        first, done, start, size = (
+            _placed(x, places, shape, np.int32) for x in (rows.first, steps, starts, sizes)
         )
+        key = _placed(words.view(np.uint32).reshape(-1, 2), places, shape, np.uint32)
+        client_plan = ClientPlan(first, done, start, size, key)
         clients = Clients(
             client_plan,
             _placed(weights, places, shape, np.float32),
-            client_plan.steps.max(2),
-            -(-client_plan.size.max(2) // block).astype(np.int32),
+            done.max(2),
+            -(-size.max(2) // block).astype(np.int32),
             _chunks_in_use(places, shape),
         )
         order = np.full(planning.bucket(max(len(rows.order), batch)), -1, np.int32)
@@ -285,7 +292,7 @@ class Engine:
         if self.settings.estimator == "horvitz-thompson":
             whole = self.data.examples if self.settings.weighting == "examples" else self.data.clients
             share = share / whole / inclusion
-        return share.astype(np.float32)
+        return np.asarray(share, np.float32)
 
     def _places(
         self, turns: np.ndarray
@@ -422,7 +429,7 @@ def _limited(
             f"work_limit returned {done.dtype} of shape {done.shape} in round {number}; it must return one "
             f"integer per client, shape {steps.shape}."
         )
-    return np.clip(done, 0, steps).astype(np.int32)
+    return np.asarray(np.clip(done, 0, steps), np.int32)
 
 
 def _statuses(sizes: np.ndarray, steps: np.ndarray, verdict: np.ndarray) -> list[str]:

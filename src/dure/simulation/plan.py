@@ -85,14 +85,14 @@ def _positions(
     ends = np.cumsum(length)
     position = np.arange(ends[-1]) - np.repeat(ends - length, length)
     if not shuffled.any():
-        return position
+        return np.asarray(position)
     segment = np.repeat(np.arange(len(length)), length)
     chosen = shuffled[segment]
     where, inside = segment[chosen], position[chosen]
     index = (epoch[where].astype(np.uint64) << np.uint64(40)) | inside.astype(np.uint64)
     words = keys.words(seed, "plan", round, ids[client[where]], index)
     position[chosen] = inside[_sort_within(where, words)]
-    return position
+    return np.asarray(position)
 
 
 def _sort_within(segment: np.ndarray, words: np.ndarray) -> np.ndarray:

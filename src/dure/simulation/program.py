@@ -80,9 +80,16 @@ class Places:
         parts = [
             np.broadcast_to(np.int32(round), (count, 1)),
             np.broadcast_to(order, (count, self.order)),
-            plan.first, plan.steps, plan.start, plan.size, plan.key.view(np.int32), clients.weight.view(np.int32),
-            clients.turns, clients.blocks, clients.chunks,
-        ]  # fmt: skip
+            plan.first,
+            plan.steps,
+            plan.start,
+            plan.size,
+            plan.key.view(np.int32),
+            clients.weight.view(np.int32),
+            clients.turns,
+            clients.blocks,
+            clients.chunks,
+        ]
         return np.concatenate([x.reshape(count, -1) for x in parts], axis=1)
 
     def unpack(self, numbers: Array, state: Any) -> tuple[Array, Array, "Clients"]:
@@ -114,6 +121,10 @@ class Places:
             order,
             Clients(ClientPlan(first, steps, start, rows, key), weight, turns, blocks, chunks, state),
         )
+
+
+#: Below every counter; stands for a client that was not used.
+_NO_COUNT = np.iinfo(np.int32).min
 
 
 class Model(NamedTuple):
@@ -181,15 +192,33 @@ def round_function(statics: Statics) -> Callable[..., Any]:
         algorithm, _ = _things(statics, numbers)
         broadcast = algorithm.broadcast(model.server)
 
-        def on_device(numbers: Array, broadcast: PyTree, floats: Array, ints: Array, columns: Mapping[str, Array],
-                      packed: Array, state: Any) -> Any:  # fmt: skip
+        def on_device(
+            numbers: Array,
+            broadcast: PyTree,
+            floats: Array,
+            ints: Array,
+            columns: Mapping[str, Array],
+            packed: Array,
+            state: Any,
+        ) -> Any:
             algorithm, optimizer = _things(statics, numbers)
             own = None if state is None else state[0]
             round, order, clients = statics.places.unpack(packed[0], own)
             shared = Shared(
-                statics.task, statics.layout, optimizer, columns, order, floats, ints, round,
-                statics.batch_size, statics.max_steps, statics.block, statics.width > 1, statics.cpu,
-            )  # fmt: skip
+                statics.task,
+                statics.layout,
+                optimizer,
+                columns,
+                order,
+                floats,
+                ints,
+                round,
+                statics.batch_size,
+                statics.max_steps,
+                statics.block,
+                statics.width > 1,
+                statics.cpu,
+            )
             sums, ints, accepted, state, report = _work(statics, algorithm, broadcast, shared, clients)
             if statics.mesh.size > 1:
                 with jax.enable_x64(True):
@@ -201,9 +230,12 @@ def round_function(statics: Statics) -> Callable[..., Any]:
         if statics.mesh.size > 1:
             whole, split = PartitionSpec(), PartitionSpec(AXIS)
             on_device = jax.shard_map(
-                on_device, mesh=statics.mesh, in_specs=(whole,) * 5 + (split, split),
-                out_specs=(whole, whole, whole, whole, split), check_vma=False,
-            )  # fmt: skip
+                on_device,
+                mesh=statics.mesh,
+                in_specs=(whole,) * 5 + (split, split),
+                out_specs=(whole, whole, whole, whole, split),
+                check_vma=False,
+            )
         sums, ints, accepted, round, (state, report) = on_device(*arguments)
         new, outcome = _apply(statics, algorithm, model, sums, ints, accepted, round)
         return new, state, report, outcome
@@ -241,7 +273,7 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
         norm, verdict = _judge(payload, seen.loss, weight)
         verdict = jnp.where(weight > 0, verdict, 0)
         used = (verdict == 0) & (weight > 0) & (seen.steps > 0)
-        ints = jnp.where(used, seen.ints, jnp.iinfo(jnp.int32).min)
+        ints = jnp.where(used, seen.ints, _NO_COUNT)
         report = Report(verdict, seen.loss, seen.steps, norm)
         kept = None if packed is None else jnp.where(used, _pack(proposed), packed)
         return payload, jnp.where(used, weight, 0.0), ints, used.astype(jnp.int32), report, kept
@@ -251,7 +283,7 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
         one, *jax.tree.map(lambda x: x[0, 0], arguments), clients.turns[0], clients.blocks[0]
     )
     sums = mean.start(example[0])
-    ints = jnp.full_like(shared.ints, jnp.iinfo(jnp.int32).min)
+    ints = jnp.full_like(shared.ints, _NO_COUNT)
     reports = jax.tree.map(lambda x: jnp.zeros(clients.weight.shape, x.dtype), example[4])
     carry = (jnp.int32(0), sums, ints, jnp.int32(0), reports, clients.state)
 
@@ -263,8 +295,8 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
         )
         turns, blocks = clients.turns[c], clients.blocks[c]
         if statics.width == 1:
-            first = jax.tree.map(lambda x: x[0], (plan, weight, packed))
-            payload, used, own, count, report, kept = one(*first, turns, blocks)
+            plan, weight, packed = jax.tree.map(lambda x: x[0], (plan, weight, packed))
+            payload, used, own, count, report, kept = one(plan, weight, packed, turns, blocks)
             sums = mean.add(sums, payload, used)
             ints = jnp.maximum(ints, own)
             report, kept = jax.tree.map(lambda x: x[None], (report, kept))
@@ -276,8 +308,9 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
             ints = jnp.maximum(ints, own.max(0))
         reports, states = jax.tree.map(
             lambda whole, part: lax.dynamic_update_index_in_dim(whole, part, c, 0),
-            (reports, states), (report, kept),
-        )  # fmt: skip
+            (reports, states),
+            (report, kept),
+        )
         return c + 1, sums, ints, accepted + count.sum(), reports, states
 
     _, sums, ints, accepted, reports, states = lax.while_loop(lambda k: k[0] < clients.chunks, chunk, carry)
@@ -297,10 +330,12 @@ def _apply(
     average = mean.ratio(sums) if statics.ratio else mean.total(sums)
     info = RoundInfo(round, accepted, accepted.astype(jnp.float32) / statics.population)
     server = algorithm.apply(model.server, average.update, info)
-    if jax.tree.structure(server) != jax.tree.structure(model.server):
+    found: Any = jax.tree.structure(server)
+    expected: Any = jax.tree.structure(model.server)
+    if found != expected:
         raise ConfigError(
-            f"{type(algorithm).__name__}.apply returned {jax.tree.structure(server)}, but the server's state "
-            f"is {jax.tree.structure(model.server)}. Return the same structure."
+            f"{type(algorithm).__name__}.apply returned {found}, but the server's state is {expected}. "
+            "Return the same structure."
         )
     # Buffers are averaged whatever the estimator is; an estimate of a total would not be a statistic.
     averaged = mean.ratio(sums).floats
@@ -347,9 +382,20 @@ def update_shape(statics: Statics, model: Model, numbers: Any, columns: Mapping[
     ) -> Any:
         algorithm, optimizer = _things(statics, numbers)
         shared = Shared(
-            statics.task, statics.layout, optimizer, columns, order, model.floats, model.ints, jnp.int32(1),
-            statics.batch_size, statics.max_steps, statics.block, False, False,
-        )  # fmt: skip
+            statics.task,
+            statics.layout,
+            optimizer,
+            columns,
+            order,
+            model.floats,
+            model.ints,
+            jnp.int32(1),
+            statics.batch_size,
+            statics.max_steps,
+            statics.block,
+            False,
+            False,
+        )
         oracle = JaxOracle(shared, plan, plan.steps, plan.steps)
         state = _unpack(statics.client_state, jnp.zeros(state_size(statics.client_state)))
         update, proposed = algorithm.local(algorithm.broadcast(model.server), state, oracle)

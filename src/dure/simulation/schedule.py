@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dure.oracles.rewrite import has_convolution
 from dure.oracles.layout import Layout, Variables
+from dure.oracles.rewrite import has_convolution
 from dure.oracles.task import Task
 
 SMALL, LARGE = 30_000, 300_000  # parameters; measured on CPUs, see docs/engine.md
@@ -33,9 +33,15 @@ def of_width(width: int) -> Schedule:
 
 
 def candidates(
-    name: str, width: int | None, eager: bool, platform: str, layout: Layout, convolutions: bool, per_device: int,
+    name: str,
+    width: int | None,
+    eager: bool,
+    platform: str,
+    layout: Layout,
+    convolutions: bool,
+    per_device: int,
     memory_budget: int,
-) -> list[Schedule]:  # fmt: skip
+) -> list[Schedule]:
     """One schedule where the choice is clear, else those to be measured.
 
     Args:

@@ -1,4 +1,4 @@
-"""Per-client state as packed rows: allocated when a client is first touched, gathered and scattered by cohort.
+"""Per-client state as packed rows: allocated on first touch, gathered and scattered by cohort.
 
 Three placements: "host" (a growing array), "device" (on the accelerator), "disk" (memory-mapped, for states
 that don't fit in memory). Rows of clients that were never touched cost nothing but four bytes of address
@@ -32,7 +32,7 @@ class _HostRows:
         self.rows = grown
 
     def read(self, slots: np.ndarray) -> np.ndarray:
-        return self.rows[slots]
+        return np.asarray(self.rows[slots])
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
         self.rows[slots] = rows

@@ -27,7 +27,7 @@ from dure.simulation.evaluate import Evaluation
 from dure.simulation.program import AXIS, Clients, Statics, round_function
 from dure.simulation.records import participation, round_record
 from dure.simulation.settings import settings
-from dure.simulation.simulate import simulate
+from dure.simulation.training import simulate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,12 @@ def sweep(
     """Run every combination of the grid's values with every seed.
 
     Args:
-        algorithm, task, data, rounds, optimizer, evaluate_every: as in `simulate`.
+        algorithm: as in `simulate`.
+        task: as in `simulate`.
+        data: as in `simulate`.
+        rounds: as in `simulate`.
+        optimizer: as in `simulate`.
+        evaluate_every: as in `simulate`.
         grid: name → values. A name is a field of the algorithm ("server_lr") or an argument of the local
             optimizer ("optimizer.learning_rate", "optimizer.momentum", "optimizer.round_decay").
         seeds: seeds.
@@ -120,9 +125,18 @@ def sweep(
     things = [_with_values(algorithm, base, values) for values, _ in points]
     structures = {(hyper.split(a)[0], hyper.split(o)[0]) for a, o in things}
     engine = Engine(
-        things[0][0], task, data,
-        settings(data, optimizer=things[0][1], seed=points[0][1], memory_budget=memory_budget, devices=1, **keywords),
-    )  # fmt: skip
+        things[0][0],
+        task,
+        data,
+        settings(
+            data,
+            optimizer=things[0][1],
+            seed=points[0][1],
+            memory_budget=memory_budget,
+            devices=1,
+            **keywords,
+        ),
+    )
     per_point = 24 * engine.layout.size * engine.schedule.width
     fits = per_point * len(points) <= memory_budget and engine.store is None and not engine.settings.eager
     if len(structures) == 1 and fits and len(points) > 1:
@@ -130,11 +144,18 @@ def sweep(
         return Sweep(tuple(Point(v, s, r) for (v, s), r in zip(points, runs, strict=True)), True)
     runs = [
         simulate(
-            a, task, data, rounds=rounds, optimizer=o, seed=seed, evaluate_every=evaluate_every,
-            memory_budget=memory_budget, **keywords,
+            a,
+            task,
+            data,
+            rounds=rounds,
+            optimizer=o,
+            seed=seed,
+            evaluate_every=evaluate_every,
+            memory_budget=memory_budget,
+            **keywords,
         )
         for (a, o), (_, seed) in zip(things, points, strict=True)
-    ]  # fmt: skip
+    ]
     return Sweep(tuple(Point(v, s, r) for (v, s), r in zip(points, runs, strict=True)), False)
 
 
@@ -164,11 +185,14 @@ def _program(statics: Statics, mesh: Any) -> Any:
     whole, split = PartitionSpec(), PartitionSpec(AXIS)
     return jax.jit(
         jax.shard_map(
-            together, mesh=mesh, in_specs=(split, split, whole, split, whole), out_specs=split,
+            together,
+            mesh=mesh,
+            in_specs=(split, split, whole, split, whole),
+            out_specs=split,
             check_vma=False,
         ),
         donate_argnums=(0,),
-    )  # fmt: skip
+    )
 
 
 def _together(
@@ -188,15 +212,19 @@ def _together(
     )
     test = engine.data.central_test
     central = None if test is None else Evaluation(engine.task, engine.layout, engine.mesh, test)
-    writers = [RunWriter(None, config=_config(engine, thing, point, rounds), environment=environment(), rounds=rounds)
-               for thing, point in zip(things, points, strict=True)]  # fmt: skip
+    writers = [
+        RunWriter(
+            None, config=_config(engine, thing, point, rounds), environment=environment(), rounds=rounds
+        )
+        for thing, point in zip(things, points, strict=True)
+    ]
     uplink = [0] * len(points)
     downlink = [0] * len(points)
 
     def evaluated(models: Any, round: int) -> list[dict[str, float]]:
         due = central is not None and (round % every == 0 or round == rounds)
         host = jax.device_get(models) if due else None
-        out = []
+        out: list[dict[str, float]] = []
         for i in range(len(points)):
             if not due or central is None:
                 out.append({})

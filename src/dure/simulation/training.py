@@ -116,17 +116,36 @@ def simulate(
     if resume and directory is None:
         raise ConfigError("resume=True needs the directory of the run: give directory=.")
     chosen = settings(
-        data, fraction=fraction, clients_per_round=clients_per_round, sampler=sampler, epochs=epochs, steps=steps,
-        batch_size=batch_size, optimizer=optimizer, weighting=weighting, estimator=estimator, seed=seed,
-        schedule=schedule, width=width, memory_budget=memory_budget, client_state=client_state, devices=devices,
-        eager=eager, work_limit=work_limit,
-    )  # fmt: skip
+        data,
+        fraction=fraction,
+        clients_per_round=clients_per_round,
+        sampler=sampler,
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        weighting=weighting,
+        estimator=estimator,
+        seed=seed,
+        schedule=schedule,
+        width=width,
+        memory_budget=memory_budget,
+        client_state=client_state,
+        devices=devices,
+        eager=eager,
+        work_limit=work_limit,
+    )
     place = None if directory is None else Path(directory)
     stored = describe.stored_config(place) if resume and place is not None else None
     engine = Engine(
-        algorithm, task, data, chosen, variables=initial, directory=place and place / "client_state",
+        algorithm,
+        task,
+        data,
+        chosen,
+        variables=initial,
+        directory=place and place / "client_state",
         width=None if stored is None else int(stored["schedule"]["width"]),
-    )  # fmt: skip
+    )
     config = describe.config(engine, rounds, evaluate_every, evaluate_clients_every, initial, experiment)
     if stored is not None:
         describe.check_same(stored, config)
@@ -141,9 +160,15 @@ class _Loop:
     """Rounds, evaluations, records and checkpoints of one run."""
 
     def __init__(
-        self, engine: Engine, writer: RunWriter, rounds: int, every: int | None, clients_every: int | None,
-        checkpoint_every: int | None, on_round: OnRound | None,
-    ):  # fmt: skip
+        self,
+        engine: Engine,
+        writer: RunWriter,
+        rounds: int,
+        every: int | None,
+        clients_every: int | None,
+        checkpoint_every: int | None,
+        on_round: OnRound | None,
+    ):
         self.engine, self.writer, self.rounds = engine, writer, rounds
         self.every, self.clients_every, self.checkpoint_every = every, clients_every, checkpoint_every
         self.on_round = on_round
