@@ -6,7 +6,7 @@ the client's state takes it when the server has used the update (law 5 of the de
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float32, Int32
 
@@ -37,6 +37,7 @@ class RoundInfo(NamedTuple):
     participation: Float32[Array, ""]
 
 
+@runtime_checkable
 class Solution(Protocol):
     """Where a local solver stopped, see `dure.oracles.local.Solution`."""
 
@@ -50,6 +51,7 @@ class Solution(Protocol):
     def gain(self) -> Float32[Array, ""]: ...  # noqa: D102
 
 
+@runtime_checkable
 class Oracle(Protocol):
     """One client's access to its own data: what an algorithm may ask."""
 
