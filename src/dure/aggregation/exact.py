@@ -36,7 +36,7 @@ class Wide(NamedTuple):
     low: Array
 
 
-def zeros(like: Array | jax.ShapeDtypeStruct) -> Wide:
+def zeros(like: Array | np.ndarray | np.float32 | jax.ShapeDtypeStruct) -> Wide:
     """An empty accumulator for terms shaped like `like`."""
     with jax.enable_x64(True):
         return Wide(*(jnp.zeros(like.shape, np.float64) for _ in EXPONENTS))

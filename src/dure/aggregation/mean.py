@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float32, PyTree
@@ -56,13 +57,15 @@ def total(sums: Sums) -> PyTree:
     return jax.tree.map(lambda total: exact.divide(total, None), sums.values, is_leaf=_is_wide)
 
 
-def weighted_mean(rows: Float32[Array, "m d"], weights: Float32[Array, " m"]) -> Float32[Array, " d"]:
+def weighted_mean(
+    rows: Float32[Array | np.ndarray, "m d"], weights: Float32[Array | np.ndarray, " m"]
+) -> Float32[Array, " d"]:
     """The weighted mean of the rows, independent of their order bit for bit.
 
     Args:
         rows: finite updates, |weight · value| below `exact.LIMIT`.
         weights: nonnegative weights.
     """
-    sums = start(rows[0])
-    mean: Array = ratio(add_rows(sums, rows, weights))
+    rows = jnp.asarray(rows)
+    mean: Array = ratio(add_rows(start(rows[0]), rows, jnp.asarray(weights)))
     return mean

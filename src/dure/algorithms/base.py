@@ -38,6 +38,7 @@ class RoundInfo(NamedTuple):
 
 
 @runtime_checkable
+@runtime_checkable
 class Solution(Protocol):
     """Where a local solver stopped, see `dure.oracles.local.Solution`."""
 
@@ -51,6 +52,7 @@ class Solution(Protocol):
     def gain(self) -> Float32[Array, ""]: ...  # noqa: D102
 
 
+@runtime_checkable
 @runtime_checkable
 class Oracle(Protocol):
     """One client's access to its own data: what an algorithm may ask."""

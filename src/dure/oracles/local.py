@@ -51,7 +51,7 @@ class Shared:
         order: (P,) row numbers, batch after batch, −1 for a place in a short last batch that is not there.
         floats, ints: the buffers as the server sent them.
         round: number of the round, from 1.
-        batch_size: B.
+        batch_size: B (static); 0: every step reads all of the client's rows, in blocks.
         max_steps: an upper bound on the steps of any client (static).
         block: rows per block when all data of a client are read.
         masked: clients of a chunk run together, so that some stop before the loop does.
@@ -156,11 +156,11 @@ class JaxOracle:
 
         def step(carry: _Carry) -> _Carry:
             s, y, state, buffers, total, seen = carry
-            batch, mask, key = self._batch(s)
-            (loss, new_buffers), g = self._value_and_grad(y, buffers, batch, mask, key)
+            gradient = self._step_gradient(s, buffers)
+            loss, rows, new_buffers, g = gradient(y)
             if fixed is not None:
                 x, g_all = fixed
-                _, g_x = self._value_and_grad(x, buffers, batch, mask, key)
+                g_x = gradient(x)[3]
                 g = [gi - xi + ri for gi, xi, ri in zip(g, g_x, g_all, strict=True)]
             if v is not None:
                 g = [gi + vi for gi, vi in zip(g, v, strict=True)]
@@ -168,7 +168,6 @@ class JaxOracle:
                 g = [gi + prox * (yi - ai) for gi, yi, ai in zip(g, y, a, strict=True)]
             moves, new_state = transformation.update(g, state, y)
             new_y = [yi + _scaled(scale, mi) for yi, mi in zip(y, moves, strict=True)]
-            rows = mask.sum()
             new = _Carry(s + 1, new_y, new_state, new_buffers, total + loss * rows, seen + rows)
             if not shared.masked and shared.max_steps > 1:
                 return new
@@ -178,10 +177,9 @@ class JaxOracle:
 
         zero = jnp.float32(0)
         carry = _Carry(jnp.int32(0), y, transformation.init(y), buffers, zero, zero)
-        if shared.max_steps == 1:  # no loop: the first forward pass is shared by all clients of a chunk
-            carry = step(carry)
-        else:
-            carry = lax.while_loop(lambda c: c.s < self._bound, step, carry)
+        # One step needs no loop: its forward pass is shared by all clients of a chunk.
+        once = shared.max_steps == 1
+        carry = step(carry) if once else lax.while_loop(lambda c: c.s < self._bound, step, carry)
         loss = carry.total / jnp.maximum(carry.seen, 1.0)
         floats, ints = shared.layout.flatten_buffers(carry.buffers)
         self.observed = Observed(loss, client.steps, floats, ints)
@@ -189,21 +187,9 @@ class JaxOracle:
 
     def gradient(self, w: Float32[Array, " d"]) -> Float32[Array, " d"]:
         """∇F_k(w) over all of the client's rows, mean over examples; 0 for a client without rows."""
-        y = self._split(w)
-        buffers = self._buffers()
-
-        def turn(carry: tuple[Array, Array, list[Array]], b: Array) -> tuple[Array, Array, list[Array]]:
-            _, total, g = carry
-            batch, mask, key = self._rows(b)
-            (loss, _), part = self._value_and_grad(y, buffers, batch, mask, key)
-            rows = mask.sum()
-            return b + 1, total + rows * loss, [gi + rows * pi for gi, pi in zip(g, part, strict=True)]
-
-        start = (jnp.int32(0), jnp.float32(0), [jnp.zeros_like(yi) for yi in y])
-        _, total, g = lax.while_loop(lambda c: c[0] < self._blocks, lambda c: turn(c, c[0]), start)
-        n = jnp.maximum(self._client.size, 1).astype(jnp.float32)
-        self.observed = self.observed._replace(loss=total / n, steps=jnp.minimum(self._client.size, 1))
-        return self._join([gi / n for gi in g])
+        loss, _, _, g = self._whole_gradient(self._split(w), self._buffers(), jnp.int32(0))
+        self.observed = self.observed._replace(loss=loss, steps=jnp.minimum(self._client.size, 1))
+        return self._join(g)
 
     def loss(self, w: Float32[Array, " d"]) -> Float32[Array, ""]:
         """F_k(w), mean over all of the client's rows in evaluation mode; 0 for a client without rows."""
@@ -211,7 +197,7 @@ class JaxOracle:
 
         def turn(carry: tuple[Array, Array]) -> tuple[Array, Array]:
             b, total = carry
-            batch, mask, _ = self._rows(b)
+            batch, mask, _ = self._rows(b, jnp.int32(0))
             loss, _ = self._shared.task.batch_loss(variables, batch, mask, train=False)
             return b + 1, total + mask.sum() * loss
 
@@ -259,6 +245,33 @@ class JaxOracle:
     def _buffers(self) -> PyTree:
         return self._shared.layout.unflatten_buffers(self._shared.floats, self._shared.ints)
 
+    def _step_gradient(self, s: Array, buffers: PyTree) -> Callable[[list[Array]], Any]:
+        """Local step s's gradient as a function of the iterate: (loss, rows, new buffers, gradient)."""
+        if self._shared.batch_size == 0:
+            return lambda y: self._whole_gradient(y, buffers, s)
+        batch, mask, key = self._batch(s)
+
+        def gradient(y: list[Array]) -> Any:
+            (loss, new_buffers), g = self._value_and_grad(y, buffers, batch, mask, key)
+            return loss, mask.sum(), new_buffers, g
+
+        return gradient
+
+    def _whole_gradient(self, y: list[Array], buffers: PyTree, s: Array) -> Any:
+        """The same over all of the client's rows, in blocks; the buffers stay."""
+
+        def turn(carry: tuple[Array, Array, list[Array]]) -> tuple[Array, Array, list[Array]]:
+            b, total, g = carry
+            batch, mask, key = self._rows(b, s)
+            (loss, _), part = self._value_and_grad(y, buffers, batch, mask, key)
+            rows = mask.sum()
+            return b + 1, total + rows * loss, [gi + rows * pi for gi, pi in zip(g, part, strict=True)]
+
+        start = (jnp.int32(0), jnp.float32(0), [jnp.zeros_like(yi) for yi in y])
+        _, total, g = lax.while_loop(lambda c: c[0] < self._blocks, turn, start)
+        n = jnp.maximum(self._client.size, 1).astype(jnp.float32)
+        return total / n, self._client.size.astype(jnp.float32), buffers, [gi / n for gi in g]
+
     def _batch(self, s: Array) -> tuple[dict[str, Array], Array, Any]:
         """The rows of local step s, the mask of those that are there, and the step's key."""
         shared = self._shared
@@ -266,13 +279,13 @@ class JaxOracle:
         rows = lax.dynamic_slice(shared.order, (self._client.first + s * size,), (size,))
         return self._gather(jnp.maximum(rows, 0), rows >= 0, s)
 
-    def _rows(self, b: Array) -> tuple[dict[str, Array], Array, Any]:
+    def _rows(self, b: Array, s: Array) -> tuple[dict[str, Array], Array, Any]:
         """Block b of all of the client's rows."""
         offset = b * self._shared.block + jnp.arange(self._shared.block, dtype=jnp.int32)
         there = offset < self._client.size
-        return self._gather(jnp.where(there, self._client.start + offset, 0), there, b)
+        return self._gather(jnp.where(there, self._client.start + offset, 0), there, s, b)
 
-    def _gather(self, rows: Array, there: Array, s: Array) -> tuple[dict[str, Array], Array, Any]:
+    def _gather(self, rows: Array, there: Array, *address: Array) -> tuple[dict[str, Array], Array, Any]:
         task = self._shared.task
         # Barriers: rows and batch are computed once, not again by (and in the layout of) every reader.
         rows = lax.optimization_barrier(rows)
@@ -284,7 +297,9 @@ class JaxOracle:
         )
         key = None
         if task.model.needs_key:
-            key = jax.random.fold_in(jax.random.wrap_key_data(self._client.key, impl="threefry2x32"), s)
+            key = jax.random.wrap_key_data(self._client.key, impl="threefry2x32")
+            for number in address:
+                key = jax.random.fold_in(key, number)
         return batch, there.astype(jnp.float32), key
 
     def _gain(self, prox: Any) -> Array:

@@ -1,6 +1,5 @@
 """The engine: rounds of a federated training, one XLA program each, planned ahead on the host."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
@@ -15,29 +14,25 @@ from dure.algorithms.base import Algorithm
 from dure.channel import wire
 from dure.errors import ConfigError, DataError
 from dure.oracles.layout import Layout, Variables
-from dure.oracles.local import ClientPlan
 from dure.oracles.task import Task
 from dure.simulation import hyper, schedule
-from dure.simulation import plan as planning
+from dure.simulation.cohort import Facts, RoundInputs, plan_round, sizes_of
+from dure.simulation.packing import client_state_shape, pack_initial, state_size
+from dure.simulation.places import Places
 from dure.simulation.program import (
     AXIS,
-    REASONS,
-    Clients,
     Model,
     Outcome,
-    Places,
     Report,
     Statics,
-    client_state_shape,
     compiled_round,
     measured_round,
-    pack_initial,
     round_function,
-    state_size,
     update_shape,
 )
 from dure.simulation.settings import Settings
 from dure.simulation.store import ClientStore
+from dure.simulation.verdict import statuses
 
 #: Client state beyond this many bytes for the whole population goes to disk unless told otherwise.
 HOST_STATE_LIMIT = 4 * 2**30
@@ -47,12 +42,7 @@ class Launched(NamedTuple):
     """A round on its way: host facts at once, device results when they are there."""
 
     round: int
-    ids: np.ndarray
-    sizes: np.ndarray
-    weights: np.ndarray
-    inclusion: np.ndarray
-    planned: np.ndarray
-    places: tuple[np.ndarray, np.ndarray, np.ndarray]
+    facts: Facts
     report: Report
     outcome: Outcome
 
@@ -112,6 +102,7 @@ class Engine:
             raise ConfigError("Private parameters need a personalised method; this one sends all of them.")
         self._columns = self._put_columns()
         self._check_batches()
+        self._sizes = sizes_of(data, settings, bool(self.layout.buffer_size or self.layout.counter_size))
         w = self.layout.flatten_params(start.params)
         floats, ints = self.layout.flatten_buffers(start.buffers)
         self.model: Model = jax.device_put(Model(algorithm.init(w), floats, ints), self._whole)
@@ -143,19 +134,18 @@ class Engine:
     def launch(self) -> Launched:
         """Start the next round; returns before the devices are done. The next one's plan can be made now."""
         number = self.round + 1
-        inputs = self._planned or self.plan(number)
+        statics, inputs = self._planned or self.plan(number)
         self._planned = None
-        statics, order, clients, facts = inputs
         if statics not in self._seen:
             self._seen.add(statics)
             self.compilations += 1
         with self._mode():
             function = round_function(statics) if self.settings.eager else compiled_round(statics)
             self.model, states, report, outcome = function(
-                self.model, self._numbers, self._columns, *self._put(statics, number, order, clients, facts)
+                self.model, self._numbers, self._columns, *self._put(number, inputs)
             )
         self.round = number
-        launched = Launched(number, **facts, report=report, outcome=outcome)
+        launched = Launched(number, inputs.facts, report, outcome)
         if self.store is not None:
             self._commit(launched, states)
         return launched
@@ -167,18 +157,19 @@ class Engine:
     def collect(self, launched: Launched) -> RoundResult:
         """Wait for a round and say what happened in it."""
         report, outcome = jax.device_get((launched.report, launched.outcome))
-        verdict, loss, steps, norm = (np.asarray(x)[launched.places] for x in report)
-        senders = (launched.sizes > 0) & (steps > 0)
+        facts = launched.facts
+        verdict, loss, steps, norm = (np.asarray(x)[facts.seats] for x in report)
+        senders = (facts.sizes > 0) & (steps > 0)
         return RoundResult(
             launched.round,
-            launched.ids,
-            launched.sizes,
-            launched.weights,
-            launched.inclusion,
-            np.where(launched.sizes > 0, steps, 0),
+            facts.ids,
+            facts.sizes,
+            facts.weights,
+            facts.inclusion,
+            np.where(facts.sizes > 0, steps, 0),
             np.where(senders, loss, np.nan),
             np.where(senders, norm, np.nan),
-            _statuses(launched.sizes, steps, verdict),
+            statuses(facts.sizes, steps, verdict),
             int(outcome.accepted),
             int(senders.sum()),
             float(outcome.move),
@@ -223,49 +214,14 @@ class Engine:
         other._planned = None
         return other
 
-    def plan(self, number: int) -> tuple[Statics, np.ndarray, Clients, dict[str, Any]]:
-        """Cohort, work and weights of a round, and the places of its clients on the devices."""
-        settings = self.settings
-        cohort = settings.sampler.sample(settings.seed, number, self.data)
-        ids = cohort.ids
-        starts, sizes = self.data.rows(ids)
-        largest = int(sizes.max(initial=1))
-        batch = settings.work.batch_size or planning.bucket(max(largest, 1))
-        rows = planning.build(settings.work, settings.seed, number, ids, starts, sizes, batch)
-        steps = rows.steps
-        if settings.work_limit is not None:
-            steps = _limited(settings.work_limit, settings.seed, number, ids, steps)
-        weights = self._weights(sizes, cohort.inclusion, cohort.multiplicity) * (steps > 0)
-        block = min(planning.bucket(max(largest, 1)), 128)
-        turns = np.maximum(steps, -(-sizes // block))
-        places, shape = self._places(turns)
-        words = keys.words(settings.seed, "local", number, ids, np.zeros(1, np.int64))
-        first, done, start, size = (
-            _placed(x, places, shape, np.int32) for x in (rows.first, steps, starts, sizes)
+    def plan(self, number: int) -> tuple[Statics, RoundInputs]:
+        """What the host sends for a round, and the program that it is for."""
+        inputs = plan_round(
+            self.data, self.settings, number, self.schedule.width, self.mesh.size, self._sizes
         )
-        key = _placed(words.view(np.uint32).reshape(-1, 2), places, shape, np.uint32)
-        client_plan = ClientPlan(first, done, start, size, key)
-        clients = Clients(
-            client_plan,
-            _placed(weights, places, shape, np.float32),
-            done.max(2),
-            -(-size.max(2) // block).astype(np.int32),
-            _chunks_in_use(places, shape),
-        )
-        order = np.full(planning.bucket(max(len(rows.order), batch)), -1, np.int32)
-        order[: len(rows.order)] = rows.order
-        facts = {
-            "ids": ids,
-            "sizes": sizes,
-            "weights": weights,
-            "inclusion": cohort.inclusion,
-            "planned": steps,
-            "places": places,
-        }
-        longest = planning.bucket(int(rows.steps.max(initial=1)))
-        return self._statics(batch, longest, block, Places(len(order), *shape[1:])), order, clients, facts
+        return self._statics(inputs.batch_size, inputs.max_steps, inputs.places), inputs
 
-    def _statics(self, batch: int, max_steps: int, block: int, places: Places) -> Statics:
+    def _statics(self, batch: int, max_steps: int, places: Places) -> Statics:
         algorithm, optimizer = self._structures
         return Statics(
             algorithm,
@@ -277,7 +233,7 @@ class Engine:
             self.schedule.width,
             batch,
             max_steps,
-            block,
+            self._sizes.block,
             self.data.clients,
             places,
             self.settings.estimator == "ratio",
@@ -285,37 +241,14 @@ class Engine:
             self.settings.eager,
         )
 
-    def _weights(self, sizes: np.ndarray, inclusion: np.ndarray, multiplicity: np.ndarray) -> np.ndarray:
-        """w_k, rounded to float32 so that w_k times a float32 is exact in float64."""
-        share = sizes.astype(np.float64) if self.settings.weighting == "examples" else np.ones(len(sizes))
-        share = np.where(sizes > 0, share, 0.0) * multiplicity
-        if self.settings.estimator == "horvitz-thompson":
-            whole = self.data.examples if self.settings.weighting == "examples" else self.data.clients
-            share = share / whole / inclusion
-        return np.asarray(share, np.float32)
-
-    def _places(
-        self, turns: np.ndarray
-    ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], tuple[int, int, int]]:
-        """Clients of similar length share a chunk; chunks are dealt to the devices there and back again."""
-        width, count = self.schedule.width, self.mesh.size
-        rank = np.empty(len(turns), np.int64)
-        rank[np.argsort(-turns, kind="stable")] = np.arange(len(turns))
-        chunk, lane = rank // width, rank % width
-        row, seat = chunk // count, chunk % count
-        device = np.where(row % 2 == 0, seat, count - 1 - seat)
-        chunks = -(-max(len(turns), 1) // width)
-        return (device, row, lane), (count, planning.bucket(-(-chunks // count)), width)
-
-    def _put(
-        self, statics: Statics, number: int, order: np.ndarray, clients: Clients, facts: dict[str, Any]
-    ) -> tuple[Any, Any]:
+    def _put(self, number: int, inputs: RoundInputs) -> tuple[Any, Any]:
         """What the host sends for a round, on the devices."""
-        packed = statics.places.pack(number, order, clients)
+        packed = inputs.places.pack(number, inputs.order, inputs.clients)
         state = None
         if self.store is not None:
-            state = np.zeros((*clients.weight.shape, state_size(self._client_state)), np.float32)
-            state[facts["places"]] = self.store.gather(facts["ids"])
+            shape = (*inputs.clients.weight.shape, state_size(self._client_state))
+            state = np.zeros(shape, np.float32)
+            state[inputs.facts.seats] = self.store.gather(inputs.facts.ids)
         if self.mesh.size == 1:
             return packed, state
         placed: tuple[Any, Any] = jax.device_put((packed, state), self._split)
@@ -326,9 +259,10 @@ class Engine:
     def _commit(self, launched: Launched, states: Any) -> None:
         """Client states take their proposed values where the server used the update (law 5)."""
         verdict, steps = jax.device_get((launched.report.verdict, launched.report.steps))
-        used = (verdict[launched.places] == 0) & (steps[launched.places] > 0) & (launched.weights > 0)
-        rows = np.asarray(states)[launched.places]
-        self.store.scatter(launched.ids[used], rows[used])
+        facts = launched.facts
+        used = (verdict[facts.seats] == 0) & (steps[facts.seats] > 0) & (facts.weights > 0)
+        rows = np.asarray(states)[facts.seats]
+        self.store.scatter(facts.ids[used], rows[used])
 
     def _make_store(self, w: Any, directory: Any) -> Any:
         if self._client_state is None:
@@ -383,9 +317,7 @@ class Engine:
             return self.algorithm.broadcast(model.server), model.floats, model.ints
 
         broadcast, floats, ints = jax.eval_shape(both, self.model)
-        update = update_shape(
-            self._statics(1, 1, 1, Places(1, 1, 1)), self.model, self._numbers, self._columns
-        )
+        update = update_shape(self._statics(1, 1, Places(1, 1, 1)), self.model, self._numbers, self._columns)
         buffers = {n: x for n, x in (("buffers", floats), ("counters", ints)) if x.size}
         self.downlink_message = wire.size(_named(broadcast) | buffers)
         self.uplink_message = wire.size(_named(update) | buffers)
@@ -397,51 +329,14 @@ class Engine:
 
         def run(option: schedule.Schedule) -> Any:
             self.schedule = option
-            statics, order, clients, facts = self.plan(1)
-            inputs = self._put(statics, 1, order, clients, facts)
-            return measured_round(statics)(self.model, self._numbers, self._columns, *inputs)
+            statics, inputs = self.plan(1)
+            return measured_round(statics)(self.model, self._numbers, self._columns, *self._put(1, inputs))
 
         key = (self.task, self.layout, self._structures, self.settings.work, self.mesh, tuple(options))
         return schedule.choose(options, key, run)
 
     def _mode(self) -> AbstractContextManager[Any]:
         return jax.disable_jit() if self.settings.eager else nullcontext()
-
-
-def _placed(values: np.ndarray, places: Any, shape: tuple[int, int, int], dtype: Any) -> np.ndarray:
-    out = np.zeros((*shape, *values.shape[1:]), dtype)
-    out[places] = values
-    return out
-
-
-def _chunks_in_use(places: Any, shape: tuple[int, int, int]) -> np.ndarray:
-    used = np.zeros(shape[0], np.int32)
-    np.maximum.at(used, places[0], places[1].astype(np.int32) + 1)
-    return used
-
-
-def _limited(
-    limit: Callable[..., Any], seed: int, number: int, ids: np.ndarray, steps: np.ndarray
-) -> np.ndarray:
-    done = np.asarray(limit(seed, number, ids, steps.copy()))
-    if done.shape != steps.shape or not np.issubdtype(done.dtype, np.integer):
-        raise ConfigError(
-            f"work_limit returned {done.dtype} of shape {done.shape} in round {number}; it must return one "
-            f"integer per client, shape {steps.shape}."
-        )
-    return np.asarray(np.clip(done, 0, steps), np.int32)
-
-
-def _statuses(sizes: np.ndarray, steps: np.ndarray, verdict: np.ndarray) -> list[str]:
-    statuses = ["ok"] * len(sizes)
-    for k in np.flatnonzero((sizes == 0) | (steps == 0) | (verdict != 0)):
-        if sizes[k] == 0:
-            statuses[k] = "no examples"
-        elif steps[k] == 0:
-            statuses[k] = "no steps"
-        else:
-            statuses[k] = "; ".join(text for bit, text in REASONS.items() if verdict[k] & bit)
-    return statuses
 
 
 def _named(tree: Any) -> dict[str, Any]:

@@ -17,111 +17,18 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from dure.aggregation import exact, mean
+from dure.aggregation import mean
 from dure.algorithms.base import RoundInfo
 from dure.errors import ConfigError
 from dure.oracles.layout import Layout
 from dure.oracles.local import ClientPlan, JaxOracle, Shared
 from dure.oracles.task import Task
 from dure.simulation import hyper
+from dure.simulation.packing import check_proposed, pack, state_size, unpack
+from dure.simulation.places import Clients, Places
+from dure.simulation.verdict import judge
 
 AXIS = "devices"
-
-# Why an update was set aside, as bits of `Report.verdict`.
-NOT_FINITE, LOSS_NOT_FINITE, TOO_LARGE = 1, 2, 4
-REASONS = {
-    NOT_FINITE: "update not finite",
-    LOSS_NOT_FINITE: "loss not finite",
-    TOO_LARGE: f"update too large (weight times a value is over {exact.LIMIT:.1e})",
-}
-
-
-class Clients(NamedTuple):
-    """The clients of a round in their places: (devices, chunks, width) each; empty places have weight 0.
-
-    Attributes:
-        plan: steps and rows of each client.
-        weight: float32, w_k.
-        turns: (devices, chunks) int32, loop turns of the chunk: its largest number of steps.
-        blocks: (devices, chunks) int32, largest number of blocks of rows.
-        chunks: (devices,) int32, how many of the chunks are in use.
-        state: (devices, chunks, width, s) float32, packed client state, or None.
-    """
-
-    plan: ClientPlan
-    weight: Any
-    turns: Any
-    blocks: Any
-    chunks: Any
-    state: Any = None
-
-
-@dataclass(frozen=True)
-class Places:
-    """How many places a round has, and how its numbers lie in one int32 array (devices, `length`).
-
-    Everything that the host sends for a round, apart from client state, is one array: to put a dozen small
-    ones on the devices takes longer than many a round.
-
-    Attributes:
-        order: P, row numbers for the local steps.
-        chunks: chunks on each device.
-        width: clients in a chunk.
-    """
-
-    order: int
-    chunks: int
-    width: int
-
-    def pack(self, round: int, order: np.ndarray, clients: "Clients") -> np.ndarray:
-        """The round's numbers as (devices, `length`) int32."""
-        count = clients.weight.shape[0]
-        plan = clients.plan
-        parts = [
-            np.broadcast_to(np.int32(round), (count, 1)),
-            np.broadcast_to(order, (count, self.order)),
-            plan.first,
-            plan.steps,
-            plan.start,
-            plan.size,
-            plan.key.view(np.int32),
-            clients.weight.view(np.int32),
-            clients.turns,
-            clients.blocks,
-            clients.chunks,
-        ]
-        return np.concatenate([x.reshape(count, -1) for x in parts], axis=1)
-
-    def unpack(self, numbers: Array, state: Any) -> tuple[Array, Array, "Clients"]:
-        """(round, order, clients) of one device from its (length,) numbers."""
-        shape = (self.chunks, self.width)
-        sizes = [
-            (),
-            (self.order,),
-            shape,
-            shape,
-            shape,
-            shape,
-            (*shape, 2),
-            shape,
-            (self.chunks,),
-            (self.chunks,),
-            (),
-        ]
-        parts, at = [], 0
-        for size in sizes:
-            end = at + int(np.prod(size, dtype=np.int64))
-            parts.append(numbers[at:end].reshape(size))
-            at = end
-        round, order, first, steps, start, rows, key, weight, turns, blocks, chunks = parts
-        key = lax.bitcast_convert_type(key, jnp.uint32)
-        weight = lax.bitcast_convert_type(weight, jnp.float32)
-        return (
-            round,
-            order,
-            Clients(ClientPlan(first, steps, start, rows, key), weight, turns, blocks, chunks, state),
-        )
-
 
 #: Below every counter; stands for a client that was not used.
 _NO_COUNT = np.iinfo(np.int32).min
@@ -265,17 +172,17 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
 
     def one(plan: ClientPlan, weight: Array, packed: Any, turns: Array, blocks: Array) -> Any:
         oracle = JaxOracle(shared, plan, turns, blocks)
-        state = _unpack(statics.client_state, packed)
+        state = unpack(statics.client_state, packed)
         update, proposed = algorithm.local(broadcast, state, oracle)
         _check_update(algorithm, update)
         seen = oracle.observed
         payload = Payload(update, seen.floats if statics.layout.buffer_size else None)
-        norm, verdict = _judge(payload, seen.loss, weight)
+        norm, verdict = judge(payload, seen.loss, weight)
         verdict = jnp.where(weight > 0, verdict, 0)
         used = (verdict == 0) & (weight > 0) & (seen.steps > 0)
         ints = jnp.where(used, seen.ints, _NO_COUNT)
         report = Report(verdict, seen.loss, seen.steps, norm)
-        kept = None if packed is None else jnp.where(used, _pack(proposed), packed)
+        kept = None if packed is None else jnp.where(used, pack(proposed), packed)
         return payload, jnp.where(used, weight, 0.0), ints, used.astype(jnp.int32), report, kept
 
     arguments = (clients.plan, clients.weight, clients.state)
@@ -347,24 +254,6 @@ def _apply(
     return new, Outcome(accepted, move)
 
 
-def _judge(payload: PyTree, loss: Array, weight: Array) -> tuple[Array, Array]:
-    """The update's 2-norm and why it must be set aside (0: it need not), in two passes over it.
-
-    A sum of squares is NaN if and only if an element is; it is infinite for an infinite element or one
-    beyond 1e19, which the largest magnitude tells apart.
-    """
-    leaves = [x for x in jax.tree.leaves(payload) if x.size]
-    squares = [jnp.vdot(x, x) for x in leaves]
-    largest = jnp.stack([jnp.abs(x).max() for x in leaves]).max()
-    broken = jnp.isnan(jnp.stack(squares)).any() | jnp.isinf(largest)
-    large = ~broken & (largest >= jnp.float32(exact.LIMIT) / jnp.maximum(weight, 1e-30))
-    verdict = jnp.where(broken, NOT_FINITE, 0) | jnp.where(large, TOO_LARGE, 0)
-    verdict = verdict | jnp.where(jnp.isfinite(loss), 0, LOSS_NOT_FINITE)
-    main = getattr(payload.update, "delta", None)
-    norm = jnp.sqrt(sum(squares)) if main is None else jnp.sqrt(jnp.vdot(main, main))
-    return norm, verdict
-
-
 def _check_update(algorithm: Any, update: PyTree) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(update):
         if leaf.dtype != jnp.float32:
@@ -397,66 +286,13 @@ def update_shape(statics: Statics, model: Model, numbers: Any, columns: Mapping[
             False,
         )
         oracle = JaxOracle(shared, plan, plan.steps, plan.steps)
-        state = _unpack(statics.client_state, jnp.zeros(state_size(statics.client_state)))
+        state = unpack(statics.client_state, jnp.zeros(state_size(statics.client_state)))
         update, proposed = algorithm.local(algorithm.broadcast(model.server), state, oracle)
         _check_update(algorithm, update)
-        _check_proposed(algorithm, statics.client_state, proposed)
+        check_proposed(algorithm, statics.client_state, proposed)
         return update
 
     one = jnp.int32(1)
     plan = ClientPlan(one, one, one, one, jnp.zeros(2, jnp.uint32))
     order = jnp.zeros(max(statics.batch_size, 1), jnp.int32)
     return jax.eval_shape(send, model, numbers, columns, order, plan)
-
-
-def client_state_shape(algorithm: Any, w: Any) -> Any:
-    """The structure of one client's state, hashable, or None for a method without.
-
-    Raises:
-        ConfigError: the state holds something else than float32 arrays.
-    """
-    example = jax.eval_shape(algorithm.init_client, w)
-    leaves, structure = jax.tree.flatten(example)
-    if not leaves:
-        return None
-    for leaf in leaves:
-        if leaf.dtype != jnp.float32:
-            raise ConfigError(
-                f"{type(algorithm).__name__}.init_client returned {leaf.dtype}; client state is kept as float32."
-            )
-    return structure, tuple(leaf.shape for leaf in leaves)
-
-
-def _check_proposed(algorithm: Any, shape: Any, proposed: Any) -> None:
-    leaves, structure = jax.tree.flatten(proposed)
-    found = (structure, tuple(leaf.shape for leaf in leaves)) if leaves else None
-    if found != shape:
-        raise ConfigError(
-            f"{type(algorithm).__name__}.local proposed a client state of structure {found}, but init_client "
-            f"made {shape}. Return the same structure and shapes."
-        )
-
-
-def state_size(shape: Any) -> int:
-    """Numbers in one client's packed state."""
-    return 0 if shape is None else sum(int(np.prod(s, dtype=np.int64)) for s in shape[1])
-
-
-def _unpack(shape: Any, packed: Any) -> Any:
-    if shape is None:
-        return None
-    structure, shapes = shape
-    ends = np.cumsum([int(np.prod(s, dtype=np.int64)) for s in shapes])
-    parts = [
-        packed[e - int(np.prod(s, dtype=np.int64)) : e].reshape(s) for e, s in zip(ends, shapes, strict=True)
-    ]
-    return jax.tree.unflatten(structure, parts)
-
-
-def _pack(state: PyTree) -> Array:
-    return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(state)])
-
-
-def pack_initial(algorithm: Any, w: Any) -> np.ndarray:
-    """One client's state before its first round, packed (s,)."""
-    return np.asarray(_pack(algorithm.init_client(jnp.asarray(w))), np.float32)

@@ -22,9 +22,10 @@ from dure.oracles.optimizer import Optimizer, as_optimizer
 from dure.oracles.task import Task
 from dure.run import Run, RunWriter, environment
 from dure.simulation import hyper
+from dure.simulation.cohort import RoundInputs
 from dure.simulation.engine import Engine, Launched
 from dure.simulation.evaluate import Evaluation
-from dure.simulation.program import AXIS, Clients, Statics, round_function
+from dure.simulation.program import AXIS, Statics, round_function
 from dure.simulation.records import participation, round_record
 from dure.simulation.settings import settings
 from dure.simulation.training import simulate
@@ -238,13 +239,13 @@ def _together(
     model, numbers = state
     for number in range(1, rounds + 1):
         plans = [planner.plan(number) for planner in planners]
-        statics, packed, facts = _common(plans, number)
+        statics, packed = _common(plans, number)
         inputs = jax.device_put(packed[chosen], split)
         model, _, report, outcome = _program(statics, mesh)(model, numbers, columns, inputs, None)
         host_report, host_outcome = jax.device_get((report, outcome))
         for i, (writer, measures) in enumerate(zip(writers, evaluated(model, number), strict=True)):
             mine = jax.tree.map(lambda x, i=i: x[i], (host_report, host_outcome))
-            result = engine.collect(Launched(number, **facts[i], report=mine[0], outcome=mine[1]))
+            result = engine.collect(Launched(number, plans[i][1].facts, *mine))
             uplink[i] += engine.uplink_message * result.senders
             downlink[i] += engine.downlink_message * len(result.ids)
             writer.participation(number, participation(result))
@@ -259,19 +260,12 @@ def _together(
     return runs
 
 
-def _common(plans: list[Any], number: int) -> tuple[Statics, np.ndarray, list[dict[str, Any]]]:
+def _common(plans: list[tuple[Statics, RoundInputs]], number: int) -> tuple[Statics, np.ndarray]:
     """Plans of different seeds in arrays of one shape, stacked; the statics cover the largest of them."""
-    batches = {p[0].batch_size for p in plans}
-    if len(batches) > 1:
-        raise ConfigError("Seeds with batch_size=inf and clients of different sizes can't run together.")
-    chunks = max(p[0].places.chunks for p in plans)
-    places = replace(plans[0][0].places, order=max(p[0].places.order for p in plans), chunks=chunks)
-    statics = replace(
-        plans[0][0],
-        max_steps=max(p[0].max_steps for p in plans),
-        block=max(p[0].block for p in plans),
-        places=places,
-    )
+    inputs = [p[1] for p in plans]
+    chunks = max(i.places.chunks for i in inputs)
+    places = replace(inputs[0].places, order=max(i.places.order for i in inputs), chunks=chunks)
+    statics = replace(plans[0][0], max_steps=max(i.max_steps for i in inputs), places=places)
 
     def grow(x: np.ndarray) -> np.ndarray:
         out = np.zeros((x.shape[0], chunks, *x.shape[2:]), x.dtype)
@@ -279,14 +273,13 @@ def _common(plans: list[Any], number: int) -> tuple[Statics, np.ndarray, list[di
         return out
 
     packed = []
-    for _, order, clients, _ in plans:
-        long_order = np.full(places.order, -1, np.int32)
-        long_order[: len(order)] = order
-        plan = jax.tree.map(grow, clients.plan)
-        blocks = -(-plan.size.max(2) // statics.block).astype(np.int32)
-        grown = Clients(plan, grow(clients.weight), grow(clients.turns), blocks, clients.chunks)
-        packed.append(places.pack(number, long_order, grown))
-    return statics, np.stack(packed), [p[3] for p in plans]
+    for one in inputs:
+        order = np.full(places.order, -1, np.int32)
+        order[: len(one.order)] = one.order
+        in_use = one.clients.chunks
+        clients = jax.tree.map(grow, one.clients._replace(chunks=None))._replace(chunks=in_use)
+        packed.append(places.pack(number, order, clients))
+    return statics, np.stack(packed)
 
 
 def _stack(trees: list[Any]) -> Any:

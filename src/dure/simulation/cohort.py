@@ -1,0 +1,130 @@
+"""What the host decides before a round: who takes part, what each one reads, what each one weighs, who sits where."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dure import keys
+from dure.errors import ConfigError
+from dure.oracles.local import ClientPlan
+from dure.simulation.places import Clients, Places, Seats, chunks_in_use, deal, put
+from dure.simulation.plan import Work, bucket, build
+from dure.simulation.settings import Settings
+
+
+class Sizes(NamedTuple):
+    """Shapes that are the same in every round, so that no client's arithmetic depends on its cohort.
+
+    Attributes:
+        batch: B; 0 means all of a client's rows, read in blocks.
+        block: rows in a block when all of a client's rows are read.
+        one_step: no client ever takes more than one local step.
+    """
+
+    batch: int
+    block: int
+    one_step: bool
+
+
+class Facts(NamedTuple):
+    """What the record needs to know of the clients that were asked, (m,) each, and their seats."""
+
+    ids: np.ndarray
+    sizes: np.ndarray
+    weights: np.ndarray
+    inclusion: np.ndarray
+    planned: np.ndarray
+    seats: Seats
+
+
+class RoundInputs(NamedTuple):
+    """A round, ready to be sent."""
+
+    order: np.ndarray
+    clients: Clients
+    places: Places
+    batch_size: int
+    max_steps: int
+    facts: Facts
+
+
+def sizes_of(data: Any, settings: Settings, batch_statistics: bool) -> Sizes:
+    """The shapes for a data set: from its largest and its mean client, once."""
+    largest = int(np.diff(data.offsets).max())
+    typical = -(-data.examples // max(data.clients, 1))
+    work = settings.work
+    batch = work.batch_size or (bucket(max(largest, 1)) if batch_statistics else 0)
+    whole = batch == 0 or largest <= batch
+    one_step = work.steps == 1 or (work.steps is None and work.epochs == 1 and whole)
+    return Sizes(batch, min(max(bucket(typical), 8), 128), one_step)
+
+
+def plan_round(
+    data: Any, settings: Settings, number: int, width: int, devices: int, shapes: Sizes
+) -> RoundInputs:
+    """Cohort, plan, weights and seats of round `number`, for chunks of `width` clients on so many devices."""
+    cohort = settings.sampler.sample(settings.seed, number, data)
+    ids = cohort.ids
+    starts, sizes = data.rows(ids)
+    if shapes.batch:
+        rows = build(settings.work, settings.seed, number, ids, starts, sizes, shapes.batch)
+        order, first, steps = rows
+    else:
+        order, first = np.zeros(0, np.int32), np.zeros(len(ids), np.int32)
+        steps = np.where(sizes > 0, _whole_steps(settings.work), 0).astype(np.int32)
+    planned = steps
+    if settings.work_limit is not None:
+        steps = _limited(settings.work_limit, settings.seed, number, ids, steps)
+    weights = _weights(data, settings, sizes, cohort.inclusion, cohort.multiplicity) * (steps > 0)
+    blocks = -(-sizes // shapes.block)
+    seats, shape = deal(steps * (blocks if not shapes.batch else 1) + blocks, width, devices)
+    words = keys.words(settings.seed, "local", number, ids, np.zeros(1, np.int64))
+    client_plan = ClientPlan(
+        put(first, seats, shape, np.int32),
+        put(steps, seats, shape, np.int32),
+        put(starts, seats, shape, np.int32),
+        put(sizes, seats, shape, np.int32),
+        put(words.view(np.uint32).reshape(-1, 2), seats, shape, np.uint32),
+    )
+    clients = Clients(
+        client_plan,
+        put(weights, seats, shape, np.float32),
+        client_plan.steps.max(2),
+        (-(-client_plan.size.max(2) // shapes.block)).astype(np.int32),
+        chunks_in_use(seats, shape),
+    )
+    padded = np.full(bucket(max(len(order), shapes.batch)), -1, np.int32)
+    padded[: len(order)] = order
+    longest = 1 if shapes.one_step else max(bucket(int(planned.max(initial=1))), 2)
+    facts = Facts(ids, sizes, weights, cohort.inclusion, steps, seats)
+    return RoundInputs(padded, clients, Places(len(padded), *shape[1:]), shapes.batch, longest, facts)
+
+
+def _whole_steps(work: Work) -> int:
+    """Local steps when each one reads all of a client's rows."""
+    return work.steps or work.epochs or 1
+
+
+def _weights(
+    data: Any, settings: Settings, sizes: np.ndarray, inclusion: np.ndarray, multiplicity: np.ndarray
+) -> np.ndarray:
+    """w_k, rounded to float32 so that w_k times a float32 is exact in float64."""
+    share = sizes.astype(np.float64) if settings.weighting == "examples" else np.ones(len(sizes))
+    share = np.where(sizes > 0, share, 0.0) * multiplicity
+    if settings.estimator == "horvitz-thompson":
+        whole = data.examples if settings.weighting == "examples" else data.clients
+        share = share / whole / inclusion
+    return np.asarray(share, np.float32)
+
+
+def _limited(
+    limit: Callable[..., Any], seed: int, number: int, ids: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    done = np.asarray(limit(seed, number, ids, steps.copy()))
+    if done.shape != steps.shape or not np.issubdtype(done.dtype, np.integer):
+        raise ConfigError(
+            f"work_limit returned {done.dtype} of shape {done.shape} in round {number}; it must return one "
+            f"integer per client, shape {steps.shape}."
+        )
+    return np.asarray(np.clip(done, 0, steps), np.int32)
