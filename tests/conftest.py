@@ -1,14 +1,13 @@
 """Annotations are executed: every call in the tests checks shapes and types (jaxtyping + beartype)."""
 
+import os
 import sys
-from types import ModuleType
+from pathlib import Path
 
-from beartype import BeartypeConf, beartype
+import jax
 from jaxtyping import install_import_hook
 
-# As in static checking, an int may stand where a float is annotated.
-checker = ModuleType("annotation_checker")
-checker.check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # type: ignore[attr-defined]
-sys.modules["annotation_checker"] = checker
-
-install_import_hook("dure", "annotation_checker.check")
+sys.path.insert(0, str(Path(__file__).parent))  # for typechecker.py and problems.py
+install_import_hook("dure", "typechecker.check")
+# Several devices wherever the tests run: invariance to their number is tested, not skipped.
+jax.config.update("jax_num_cpu_devices", max(2, os.cpu_count() or 1))
