@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -24,6 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+import common
 from dure import FedAvg, Federated, Simulation, Task, classification, models
 from dure.data import fashion_mnist, iid, shards
 from dure.errors import DataError
@@ -57,7 +60,8 @@ class Cell:
     epochs: int
     batch: float
     target: float
-    curves: list[Curve] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)  # one per rate
+    repeats: list[Curve] = field(default_factory=list)  # the best rate under other seeds
 
     @property
     def name(self) -> str:
@@ -69,6 +73,12 @@ class Cell:
     def best(self) -> Curve | None:
         reached = [c for c in self.curves if c.reached is not None]
         return min(reached, key=lambda c: c.reached) if reached else None
+
+    @property
+    def rounds(self) -> list[float]:
+        """Rounds to the target with the best rate, one per seed; empty if a seed did not get there."""
+        runs = [self.best, *self.repeats] if self.best else []
+        return [] if any(c.reached is None for c in runs) else [c.reached for c in runs]
 
 
 def crossing(curve: Curve, target: float) -> float | None:
@@ -153,28 +163,44 @@ def tune(
         else:
             limit = min(2 * limit, asked.limit)
     for curve in sorted(cell.curves, key=lambda c: c.rate):
-        where = f"{curve.reached:.1f} rounds" if curve.reached else f"stopped at {curve.rounds[-1]}"
-        console.print(
-            f"  {cell.partition:7} {cell.name:12} rate {curve.rate:8.4f}  {where:20} "
-            f"best {curve.accuracy[-1]:.4f}  {curve.seconds:6.1f} s",
-            style="dim",
-            highlight=False,
-        )
+        say(console, cell, curve)
+
+
+def repeat(cell: Cell, task: Task, data: Federated, seed: int, limit: int, console: Console) -> None:
+    """The tuned rate on another partition, other weights and other cohorts."""
+    if cell.best is not None:
+        training = Training(cell, task, data, cell.best.rate, seed)
+        training.run(min(limit, 20 + math.ceil(5 * cell.best.reached)))
+        cell.repeats.append(training.curve)
+        say(console, cell, training.curve, f"seed {seed}")
+
+
+def say(console: Console, cell: Cell, curve: Curve, note: str = "") -> None:
+    where = f"{curve.reached:.1f} rounds" if curve.reached else f"stopped at {curve.rounds[-1]}"
+    console.print(
+        f"  {cell.partition:7} {cell.name:12} rate {curve.rate:8.4f}  {where:20} "
+        f"best {curve.accuracy[-1]:.4f}  {curve.seconds:6.1f} s  {note}",
+        style="dim",
+        highlight=False,
+    )
 
 
 def rows(cells: list[Cell]) -> list[list[str]]:
     """Table cells, with the speed-up over FedSGD on the same partition."""
-    base = {c.partition: c.best for c in cells if c.name == "FedSGD"}
+    base = {c.partition: c.rounds for c in cells if c.name == "FedSGD"}
     out = []
     for cell in cells:
         steps = cell.epochs * math.ceil(1 if math.isinf(cell.batch) else 600 / cell.batch)
-        best, sgd = cell.best, base.get(cell.partition)
-        speed = f"{sgd.reached / best.reached:.1f}×" if best and sgd else "–"
+        best, mine, sgd = cell.best, cell.rounds, base.get(cell.partition)
+        speed = f"{statistics.mean(sgd) / statistics.mean(mine):.1f}×" if mine and sgd else "–"
         label = {"iid": "IID", "shards": "2 shards"}[cell.partition]
-        rate, rounds = (f"{best.rate:.3g}", f"{best.reached:.1f}") if best else ("–", "not reached")
+        rate = f"{best.rate:.3g}" if best else "–"
+        rounds = f"{statistics.mean(mine):.1f}" if mine else "not reached"
+        if len(mine) > 1:
+            rounds += f" ({min(mine):.1f}–{max(mine):.1f})"
         tried = ", ".join(f"{c.rate:.3g}" for c in sorted(cell.curves, key=lambda c: c.rate))
         target = f"{100 * cell.target:g} %"
-        spent = f"{sum(c.seconds for c in cell.curves):.0f} s"
+        spent = f"{sum(c.seconds for c in [*cell.curves, *cell.repeats]):.0f} s"
         out.append([label, target, cell.name, str(steps), rate, rounds, speed, tried, spent])
     return out
 
@@ -195,6 +221,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factor", type=float, default=10 ** (1 / 3), help="between rates (10^⅓)")
     parser.add_argument("--tries", type=int, default=9, help="rates per setting, at most (9)")
     parser.add_argument("--limit", type=int, default=2000, help="rounds per run, at most (2000)")
+    parser.add_argument("--seeds", type=int, default=1, help="runs with the tuned rate, averaged (1)")
     parser.add_argument("--seed", type=int, default=0, help="of partition, cohorts, weights and orders (0)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
@@ -209,9 +236,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    asked, console = arguments(), Console()
-    if not console.is_terminal:
-        console = Console(width=150)
+    asked, console, load = arguments(), common.console(), os.getloadavg()[0]
     try:
         images = fashion_mnist(asked.data)
     except DataError as error:
@@ -222,34 +247,34 @@ def main() -> int:
     task, cells = classification(model), []
     for partition in asked.partition or list(TARGETS):
         divide = iid if partition == "iid" else shards
-        data = images.partition(divide(images.labels, CLIENTS, seed=asked.seed))
+        seeds = range(asked.seed, asked.seed + asked.seeds)
+        data = {s: images.partition(divide(images.labels, CLIENTS, seed=s)) for s in seeds}
         rate = FIRST_RATE[asked.model]
         for epochs, batch in QUICK if asked.quick else SETTINGS:
             cell = Cell(partition, epochs, batch, asked.targets[partition])
             cells.append(cell)
-            tune(cell, task, data, rate, asked, console)
+            tune(cell, task, data[asked.seed], rate, asked, console)
+            for seed in seeds[1:]:
+                repeat(cell, task, data[seed], seed, asked.limit, console)
             rate = cell.best.rate if cell.best else rate  # neighbours in the table want similar rates
     table = Table(*HEAD, title=f"rounds to target, Fashion-MNIST, {asked.model}, C = {FRACTION}")
     for row in rows(cells):
         table.add_row(*row)
     console.print(table)
     console.print(f"{time.perf_counter() - started:.0f} s")
-    save(asked, cells, time.perf_counter() - started)
+    save(asked, cells, time.perf_counter() - started, common.about(load))
     return 0
 
 
-def save(asked: argparse.Namespace, cells: list[Cell], seconds: float) -> None:
-    command = "python benchmarks/mcmahan.py " + " ".join(sys.argv[1:])
+def save(asked: argparse.Namespace, cells: list[Cell], seconds: float, about: str) -> None:
     if asked.json:
-        report: dict[str, Any] = {"command": command, "seconds": seconds, "cells": []}
+        report: dict[str, Any] = {"about": about, "seconds": seconds, "cells": []}
         for cell in cells:
             batch = None if math.isinf(cell.batch) else int(cell.batch)
             report["cells"].append({**asdict(cell), "batch": batch, "setting": cell.name})
         asked.json.write_text(json.dumps(report, indent=1))
     if asked.markdown:
-        lines = [f"Command: `{command}`.", "", "| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-        lines += ["| " + " | ".join(row) + " |" for row in rows(cells)]
-        asked.markdown.write_text("\n".join(lines) + "\n")
+        asked.markdown.write_text(f"{about}\n\n{common.markdown_table(HEAD, rows(cells))}\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import common
 import contestants
 import workloads
 
@@ -61,24 +61,6 @@ def arguments() -> argparse.Namespace:
     if unknown := [p for p in asked.peers if p not in ORDER[1:]]:
         parser.error(f"unknown peer {', '.join(unknown)}; there are {', '.join(ORDER[1:])}")
     return asked
-
-
-def machine() -> dict[str, Any]:
-    """The kind of machine, without its name."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
-        ]
-        model = names[0] if names else model
-    return {
-        "processor": model,
-        "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-    }
 
 
 def probe() -> dict[str, float]:
@@ -275,24 +257,18 @@ def troubles(rows: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def markdown(report: dict[str, Any], cells: list[list[str]], said: list[str]) -> str:
-    m, p = report["machine"], report["peaks"]
-    about = (
-        f"{m['processor']}, {m['cores']} cores, Python {m['python']}; measured peaks "
-        f"{p['gemm_flops'] / 1e9:.0f} GFLOP/s (GEMM) and {p['copy_bytes'] / 1e9:.1f} GB/s (copy); "
-        f"load average before {report['load_before']:.2f}, after {report['load_after']:.2f}. "
-        f"Command: `{report['command']}`."
+def markdown(report: dict[str, Any], cells: list[list[str]]) -> str:
+    peaks = report["peaks"]
+    measured = (
+        f"Measured peaks: {peaks['gemm_flops'] / 1e9:.0f} GFLOP/s (GEMM), "
+        f"{peaks['copy_bytes'] / 1e9:.1f} GB/s (copy)."
     )
-    table = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    said = [*said, *report["troubles"]]
-    table += ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in cells]
-    return "\n".join([about, "", *table, "", *(f"- {line}" for line in said)]) + "\n"
+    notes = "\n".join(f"- {line}" for line in [*report["goals"], *report["troubles"]])
+    return f"{report['about']} {measured}\n\n{common.markdown_table(HEAD, cells)}\n\n{notes}\n"
 
 
 def main() -> int:
-    asked, console = arguments(), Console()
-    if not console.is_terminal:
-        console = Console(width=170)
+    asked, console = arguments(), common.console()
     started, load_before = time.time(), os.getloadavg()[0]
     console.print("probing the machine's peak", style="dim")
     peaks = probe()
@@ -310,11 +286,10 @@ def main() -> int:
     for line in troubles(rows):
         console.print(line, style="yellow")
     report = {
-        "command": "python benchmarks/rounds.py " + " ".join(sys.argv[1:]),
-        "machine": machine(),
+        "command": common.command(),
+        "about": common.about(load_before),
+        "machine": common.machine(),
         "peaks": peaks,
-        "load_before": load_before,
-        "load_after": os.getloadavg()[0],
         "seconds": time.time() - started,
         "goals": said,
         "troubles": troubles(rows),
@@ -323,7 +298,7 @@ def main() -> int:
     if asked.json:
         asked.json.write_text(json.dumps(report, indent=1))
     if asked.markdown:
-        asked.markdown.write_text(markdown(report, cells, said))
+        asked.markdown.write_text(markdown(report, cells))
     return 0
 
 

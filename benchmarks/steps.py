@@ -1,10 +1,10 @@
 """µs per local step, dure's engine against the bare arithmetic: `python benchmarks/steps.py [MODEL …]`.
 
 The bare arithmetic is SGD on the same model and batch size with nothing federated around it: no cohort, no
-plan, no masks, no gathering (its batches lie ready), no weights, no checks, no averaging. It's compiled in
-three ways, a loop over steps, a vmap over clients around that loop, and a single step that Python calls,
-and the fastest counts. Overhead is dure's time on one device over the bare time on one device; the last
-columns let dure use every device.
+plan, no gathering (its batches lie ready), no weights, no checks, no averaging. It's compiled in three ways, a
+loop over steps, a vmap over clients around that loop, and a single step that Python calls, and the fastest
+counts (on a CPU convolutions only the last, since XLA's loops convolve ten times slower there). Overhead is
+dure's time on one device over the bare time on one device; the last columns let dure use every device.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+import common
 from dure import Everyone, FedAvg, Federated, Model, Simulation, Task, classification, models
 
 import jax  # isort: skip  (after dure, which asks for one CPU device per core)
@@ -166,8 +167,7 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := [m for m in asked.models if m not in CASES]:
         parser.error(f"unknown model {', '.join(unknown)}; there are {', '.join(CASES)}")
-    console, found = Console(), []
-    console = console if console.is_terminal else Console(width=120)
+    console, found, load = common.console(), [], os.getloadavg()[0]
     count = len(jax.local_devices())
     head = (
         "model",
@@ -199,11 +199,11 @@ def main() -> int:
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    about = common.about(load)
     if asked.json:
-        asked.json.write_text(json.dumps({"jax": jax.__version__, "rows": found}, indent=1))
+        asked.json.write_text(json.dumps({"about": about, "jax": jax.__version__, "rows": found}, indent=1))
     if asked.markdown:
-        lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-        asked.markdown.write_text("\n".join(lines) + "\n")
+        asked.markdown.write_text(f"{about}\n\n{common.markdown_table(head, rows)}\n")
     return 0
 
 
