@@ -23,7 +23,7 @@ _INLINE = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom
 
 
 #: Products AᵀB over at most this many rows, with at most this many results, become sums.
-_TERMS, _RESULTS = 32, 20_000
+_TERMS, _RESULTS = 32, 2_000
 
 
 def for_cpu(function: Callable[..., Any], *, together: bool = False) -> Callable[..., Any]:
