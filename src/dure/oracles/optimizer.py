@@ -113,13 +113,26 @@ def as_optimizer(thing: Any) -> Optimizer:
     if isinstance(thing, Optimizer):
         return thing
     if isinstance(thing, optax.GradientTransformation):
-        return Optimizer(lambda: thing)
+        return Optimizer(_Given(thing))
     if isinstance(thing, int | float | np.number) and not isinstance(thing, bool):
         return sgd(float(thing))
     raise ConfigError(
         f"optimizer={thing!r} is not an optimizer: give a learning rate (plain SGD), dure.sgd(…), "
         "dure.Optimizer(factory, arguments) or an optax transformation such as optax.adam(1e-3)."
     )
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A transformation that the user made, as a factory. Equal for one transformation: no new compilation."""
+
+    transformation: optax.GradientTransformation
+
+    def __call__(self) -> optax.GradientTransformation:
+        return self.transformation
+
+    def __str__(self) -> str:
+        return "the given optax transformation"
 
 
 def is_linear(optimizer: Optimizer) -> bool:
