@@ -80,8 +80,8 @@ def run(job: Job, data: Data, weights: list[np.ndarray], clock: Clock) -> list[n
         clients = [(i, batches(k), keys[i]) for i, k in enumerate(ids)]
         total = tree_util.tree_zeros_like(params)
         for i, delta in train(params, clients):
-            if job.variant == "pmap":  # leaves come back with the device's axis in front
-                delta = jax.tree_util.tree_map(lambda d: d[0], delta)
+            if job.variant == "pmap":  # with a recent JAX, leaves come back with the device's axis in front
+                delta = jax.tree_util.tree_map(lambda d, p: d.reshape(p.shape), delta, params)
             total = tree_util.tree_add(total, tree_util.tree_weight(delta, float(sizes[ids[i]])))
         mean = tree_util.tree_inverse_weight(total, float(sizes[ids].sum()))
         state, params = server.apply(mean, state, params)
