@@ -277,13 +277,22 @@ class JaxOracle:
         shared = self._shared
         size = shared.batch_size
         rows = lax.dynamic_slice(shared.order, (self._client.first + s * size,), (size,))
-        return self._gather(jnp.maximum(rows, 0), rows >= 0, s)
+        return self._gather(jnp.where(rows >= 0, rows, self._own_row()), rows >= 0, s)
 
     def _rows(self, b: Array, s: Array) -> tuple[dict[str, Array], Array, Any]:
         """Block b of all of the client's rows."""
         offset = b * self._shared.block + jnp.arange(self._shared.block, dtype=jnp.int32)
         there = offset < self._client.size
-        return self._gather(jnp.where(there, self._client.start + offset, 0), there, s, b)
+        return self._gather(jnp.where(there, self._client.start + offset, self._own_row()), there, s, b)
+
+    def _own_row(self) -> Array:
+        """What stands in a place where no row is: the client's first row.
+
+        Its loss is masked, but not what its gradient makes of an infinite derivative (0 · ∞): another
+        client's row there could break this client. (A client without rows may begin behind the last row.)
+        """
+        last = self._shared.columns[self._shared.task.input].shape[0] - 1
+        return jnp.minimum(self._client.start, last)
 
     def _gather(self, rows: Array, there: Array, *address: Array) -> tuple[dict[str, Array], Array, Any]:
         task = self._shared.task
