@@ -185,7 +185,7 @@ class _Loop:
 
     def run(self, resume: bool) -> Run:
         with self._guarded():
-            if resume:
+            if resume and not self._never_began():
                 self._go_back()
             else:
                 self._record(None, self._start_evaluation(0), time.perf_counter(), 0)
@@ -279,6 +279,14 @@ class _Loop:
         checkpoint.save(self.writer.directory, self.engine, at)
         self.writer.status("running", self.engine.round)
         self.saved_at = time.monotonic()
+
+    def _never_began(self) -> bool:
+        """Whether the run was stopped before its first checkpoint, which comes before round 1: begin it anew."""
+        assert self.writer.directory is not None
+        if checkpoint.saved_rounds(self.writer.directory) or self.writer.run().rounds[1:]:
+            return False
+        self.writer.truncate(dict.fromkeys(self.writer.positions(), 0))
+        return True
 
     def _go_back(self) -> None:
         assert self.writer.directory is not None
