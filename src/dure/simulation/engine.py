@@ -249,7 +249,7 @@ class Engine:
             shape = (*inputs.clients.weight.shape, state_size(self._client_state))
             state = np.zeros(shape, np.float32)
             state[inputs.facts.seats] = self.store.gather(inputs.facts.ids)
-        if self.mesh.size == 1:
+        if self.mesh.size == 1 and not self.settings.eager:  # the compiled round takes them to the device
             return packed, state
         placed: tuple[Any, Any] = jax.device_put((packed, state), self._split)
         return placed
@@ -317,7 +317,9 @@ class Engine:
             return self.algorithm.broadcast(model.server), model.floats, model.ints
 
         broadcast, floats, ints = jax.eval_shape(both, self.model)
-        update = update_shape(self._statics(1, 1, Places(1, 1, 1)), self.model, self._numbers, self._columns)
+        with self._mode():
+            statics = self._statics(1, 1, Places(1, 1, 1))
+            update = update_shape(statics, self.model, self._numbers, self._columns)
         buffers = {n: x for n, x in (("buffers", floats), ("counters", ints)) if x.size}
         self.downlink_message = wire.size(_named(broadcast) | buffers)
         self.uplink_message = wire.size(_named(update) | buffers)

@@ -186,9 +186,8 @@ def _work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared, c
         return payload, jnp.where(used, weight, 0.0), ints, used.astype(jnp.int32), report, kept
 
     arguments = (clients.plan, clients.weight, clients.state)
-    example = jax.eval_shape(
-        one, *jax.tree.map(lambda x: x[0, 0], arguments), clients.turns[0], clients.blocks[0]
-    )
+    first = jax.tree.map(lambda x: x[0, 0], arguments)
+    example = _shapes(statics, one, *first, clients.turns[0], clients.blocks[0])
     sums = mean.start(example[0])
     ints = jnp.full_like(shared.ints, _NO_COUNT)
     reports = jax.tree.map(lambda x: jnp.zeros(clients.weight.shape, x.dtype), example[4])
@@ -264,7 +263,7 @@ def _check_update(algorithm: Any, update: PyTree) -> None:
 
 
 def update_shape(statics: Statics, model: Model, numbers: Any, columns: Mapping[str, Any]) -> PyTree:
-    """The shapes of what one client sends, without computing anything."""
+    """The shapes of what one client sends."""
 
     def send(
         model: Model, numbers: Array, columns: Mapping[str, Array], order: Array, plan: ClientPlan
@@ -292,7 +291,14 @@ def update_shape(statics: Statics, model: Model, numbers: Any, columns: Mapping[
         check_proposed(algorithm, statics.client_state, proposed)
         return update
 
-    one = jnp.int32(1)
-    plan = ClientPlan(one, one, one, one, jnp.zeros(2, jnp.uint32))
+    zero, one = jnp.int32(0), jnp.int32(1)
+    plan = ClientPlan(zero, one, zero, one, jnp.zeros(2, jnp.uint32))
     order = jnp.zeros(max(statics.batch_size, 1), jnp.int32)
-    return jax.eval_shape(send, model, numbers, columns, order, plan)
+    return _shapes(statics, send, model, numbers, columns, order, plan)
+
+
+def _shapes(statics: Statics, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function would return, in shapes. Eager mode computes it: there, code may ask for values."""
+    if not statics.eager:
+        return jax.eval_shape(function, *arguments)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), function(*arguments))
