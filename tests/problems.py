@@ -37,9 +37,7 @@ class Q10:
     @staticmethod
     def optimum(p: np.ndarray) -> np.ndarray:
         """Minimiser of Σ p_i f_i."""
-        return np.linalg.solve(
-            np.einsum("i,ijk->jk", p, Q10.A), np.einsum("i,ijk,ik->j", p, Q10.A, Q10.b)
-        )
+        return np.linalg.solve(np.einsum("i,ijk->jk", p, Q10.A), np.einsum("i,ijk,ik->j", p, Q10.A, Q10.b))
 
 
 def quadratic_task(d: int = 5) -> Task:
@@ -64,7 +62,10 @@ def quadratic_data(A: np.ndarray = Q10.A, b: np.ndarray = Q10.b, copies: Any = 1
     copies = np.broadcast_to(copies, len(A))
     R = np.linalg.cholesky(A).transpose(0, 2, 1)
     t = np.einsum("ijk,ik->ij", R, b)
-    columns = {"x": np.repeat(R, copies, 0).astype(np.float32), "y": np.repeat(t, copies, 0).astype(np.float32)}
+    columns = {
+        "x": np.repeat(R, copies, 0).astype(np.float32),
+        "y": np.repeat(t, copies, 0).astype(np.float32),
+    }
     return dure.Federated(columns, np.concatenate([[0], np.cumsum(copies)]))
 
 

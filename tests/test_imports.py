@@ -33,17 +33,40 @@ LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 def imported_by(code: str) -> set[str]:
     """Top-level modules that are loaded after running some code in a fresh interpreter."""
     program = f"{code}\nimport sys\nprint(' '.join(m for m in sys.modules if '.' not in m))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
     return set(done.stdout.split())
 
 
 def test_importing_the_package_loads_almost_nothing() -> None:
     loaded = imported_by("import dure; dure.__version__; dir(dure)")
-    assert not loaded & {"jax", "numpy", "optax", "pandas", "sklearn", "matplotlib", "flax", "torch", "pydantic"}
+    assert not loaded & {
+        "jax",
+        "numpy",
+        "optax",
+        "pandas",
+        "sklearn",
+        "matplotlib",
+        "flax",
+        "torch",
+        "pydantic",
+    }
 
 
 def test_using_it_loads_no_optional_or_heavy_package() -> None:
-    heavy = {"sklearn", "matplotlib", "pandas", "flax", "equinox", "torch", "polars", "pyarrow", "datasets", "ray"}
+    heavy = {
+        "sklearn",
+        "matplotlib",
+        "pandas",
+        "flax",
+        "equinox",
+        "torch",
+        "polars",
+        "pyarrow",
+        "datasets",
+        "ray",
+    }
     code = (
         "import dure, numpy as np\n"
         "for name in dure.__all__: getattr(dure, name)\n"
@@ -61,7 +84,7 @@ def test_every_public_name_is_there_and_listed() -> None:
     assert sorted(dure.__all__) == list(dure.__all__)
     assert set(dure.__all__) == set(dure._HOME) | set(dure._ROOMS)
     with pytest.raises(AttributeError, match="nothing_like_it"):
-        dure.nothing_like_it  # noqa: B018
+        dure.nothing_like_it
 
 
 def module_name(path: Path) -> str:
@@ -124,7 +147,9 @@ def test_aggregation_and_channel_know_arrays_only() -> None:
     for name in ("aggregation", "channel"):
         for path in (SOURCE / name).glob("*.py"):
             for line, module in imports(path):
-                assert room(module) in ("aggregation", "channel", "errors"), f"{path.name}:{line} imports {module}"
+                assert room(module) in ("aggregation", "channel", "errors"), (
+                    f"{path.name}:{line} imports {module}"
+                )
 
 
 def test_nothing_draws_from_a_global_generator() -> None:
@@ -132,6 +157,8 @@ def test_nothing_draws_from_a_global_generator() -> None:
         text = path.read_text()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("np.random", "numpy.random"):
-                assert node.attr in ("Generator", "Philox", "SeedSequence", "default_rng"), f"{path}:{node.lineno}"
+                assert node.attr in ("Generator", "Philox", "SeedSequence", "default_rng"), (
+                    f"{path}:{node.lineno}"
+                )
             if isinstance(node, ast.Import):
                 assert all(a.name != "random" for a in node.names), f"{path}:{node.lineno}"

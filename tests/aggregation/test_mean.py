@@ -18,7 +18,9 @@ WEIGHTS = st.floats(0, 512, width=32, allow_subnormal=False)
 
 # Always the same shapes, compiled once: rows that are to be fewer have weight 0.
 M = 8
-PROBLEMS = st.tuples(hnp.arrays(np.float32, (M, 3), elements=VALUES), hnp.arrays(np.float32, M, elements=WEIGHTS))
+PROBLEMS = st.tuples(
+    hnp.arrays(np.float32, (M, 3), elements=VALUES), hnp.arrays(np.float32, M, elements=WEIGHTS)
+)
 weighted_mean, add, add_rows = jax.jit(mean.weighted_mean), jax.jit(mean.add), jax.jit(mean.add_rows)
 ratio = jax.jit(mean.ratio)
 

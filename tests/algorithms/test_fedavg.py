@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from problems import LINEAR, Q10, QUADRATIC, Cyclic, Only, make_engine, q10, rows_data, train
 
 import dure
 from dure.errors import ConfigError
 from dure.models import logistic
 from dure.oracles.optimizer import sgd
+from problems import LINEAR, Q10, QUADRATIC, Cyclic, Only, make_engine, q10, rows_data, train
 
 FULL = {"batch_size": math.inf}
 
@@ -98,9 +98,16 @@ def test_the_fixed_point_is_the_one_of_the_reference() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "eta", "weighted", "error"),
-    [(10, 0.1, False, 0.29596), (5, 0.1, False, 0.13870), (10, 0.05, False, 0.15204), (10, 0.1, True, 0.30449)],
+    [
+        (10, 0.1, False, 0.29596),
+        (5, 0.1, False, 0.13870),
+        (10, 0.05, False, 0.15204),
+        (10, 0.1, True, 0.30449),
+    ],
 )
-def test_fedavg_converges_to_its_biased_fixed_point(steps: int, eta: float, weighted: bool, error: float) -> None:
+def test_fedavg_converges_to_its_biased_fixed_point(
+    steps: int, eta: float, weighted: bool, error: float
+) -> None:
     p = Q10.weighted if weighted else Q10.uniform
     rounds = math.ceil(18 / (0.5 * steps * eta))
     w = train(dure.FedAvg(), QUADRATIC, q10(weighted=weighted), rounds, epochs=steps, optimizer=eta, **FULL)
@@ -137,7 +144,8 @@ def test_the_bias_is_proportional_to_the_rate() -> None:
 def test_server_rate_scales_the_path_not_the_limit() -> None:
     fixed = fixed_point(Q10.uniform, 10, 0.1)
     first = {
-        rate: train(dure.FedAvg(rate), QUADRATIC, q10(), 1, steps=10, optimizer=0.1, **FULL) for rate in (0.5, 1.0)
+        rate: train(dure.FedAvg(rate), QUADRATIC, q10(), 1, steps=10, optimizer=0.1, **FULL)
+        for rate in (0.5, 1.0)
     }
     np.testing.assert_allclose(first[0.5], 0.5 * first[1.0], atol=1e-6)
     w = train(dure.FedAvg(0.5), QUADRATIC, q10(), 80, steps=10, optimizer=0.1, **FULL)
@@ -171,7 +179,9 @@ class EveryPair:
 
 def expected_move(x: np.ndarray, **keywords: Any) -> np.ndarray:
     """The mean over all 45 cohorts of what one round of FedSGD (η = 0.1) does to x."""
-    engine = make_engine(dure.FedSGD(0.1), QUADRATIC, q10(weighted=True), start=x, sampler=EveryPair(), **keywords)
+    engine = make_engine(
+        dure.FedSGD(0.1), QUADRATIC, q10(weighted=True), start=x, sampler=EveryPair(), **keywords
+    )
     start = jax.device_get(engine.model)
     moves = []
     for r in range(len(PAIRS)):

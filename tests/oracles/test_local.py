@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import LINEAR, Q10, QUADRATIC, ask, linear_task, q10, quadratic_data, quadratic_task, rows_data, vector
 
 import dure
 from dure.errors import ConfigError
@@ -17,6 +16,18 @@ from dure.oracles.model import Model
 from dure.oracles.optimizer import Optimizer, sgd
 from dure.oracles.task import Task
 from dure.simulation.plan import Work, build
+from problems import (
+    LINEAR,
+    Q10,
+    QUADRATIC,
+    ask,
+    linear_task,
+    q10,
+    quadratic_data,
+    quadratic_task,
+    rows_data,
+    vector,
+)
 
 V = np.array([0.3, -1.0, 0.5, 2.0, -0.7], np.float32)
 ANCHOR = np.array([1.0, 2.0, -1.0, 0.5, 0.25], np.float32)
@@ -47,7 +58,15 @@ def solved(w: Any, oracle: Any, mu: Any) -> Any:
 def test_the_minimiser_of_the_local_problem(mu: float) -> None:
     """F_k(y) + ⟨v, y⟩ + (μ/2)‖y − a‖² has the minimiser (A + μI)⁻¹ (A b + μ a − v)."""
     found = ask(
-        solved, 5, QUADRATIC, q10(), clients=range(10), numbers=(mu,), steps=120, optimizer=1 / (1 + mu), **FULL
+        solved,
+        5,
+        QUADRATIC,
+        q10(),
+        clients=range(10),
+        numbers=(mu,),
+        steps=120,
+        optimizer=1 / (1 + mu),
+        **FULL,
     )
     for i in range(10):
         right = Q10.A[i] @ Q10.b[i] + mu * ANCHOR - V
@@ -67,7 +86,9 @@ def drifting(w: Any, oracle: Any) -> Any:
 
 
 def test_the_linear_term_is_applied_defect_b7() -> None:
-    np.testing.assert_allclose(ask(drifting, 1, ONE, flat(), steps=5, optimizer=0.1, **FULL), [[-5.0]], rtol=1e-6)
+    np.testing.assert_allclose(
+        ask(drifting, 1, ONE, flat(), steps=5, optimizer=0.1, **FULL), [[-5.0]], rtol=1e-6
+    )
 
 
 def test_prox_is_one_norm_over_all_parameters_defect_b1() -> None:
@@ -90,7 +111,9 @@ def test_clipping_and_plain_steps_defects_b12_s5() -> None:
     np.testing.assert_allclose(clipped, [[-3.0, -4.0]], rtol=1e-6)
     small = ask(iterate, 2, task, data, steps=1, optimizer=sgd(1.0, clip_norm=100.0), **FULL)
     np.testing.assert_allclose(small, [[-30.0, -40.0]], rtol=1e-6)
-    np.testing.assert_array_equal(ask(iterate, 2, task, data, steps=1, optimizer=0.1, **FULL), np.float32([[-3, -4]]))
+    np.testing.assert_array_equal(
+        ask(iterate, 2, task, data, steps=1, optimizer=0.1, **FULL), np.float32([[-3, -4]])
+    )
 
 
 def test_weight_decay_pulls_to_zero_and_prox_to_the_anchor() -> None:
@@ -142,18 +165,24 @@ def numpy_sgd(
     return w
 
 
-SCHEDULES = pytest.mark.parametrize("schedule", [{"schedule": "sequential"}, {"schedule": "vectorised", "width": 4}])
+SCHEDULES = pytest.mark.parametrize(
+    "schedule", [{"schedule": "sequential"}, {"schedule": "vectorised", "width": 4}]
+)
 START = linear_task(3, 0.5)
 
 
 @SCHEDULES
-@pytest.mark.parametrize("work", [Work(3, None, 4), Work(None, 5, 4), Work(2, None, None), Work(1, None, 100)])
+@pytest.mark.parametrize(
+    "work", [Work(3, None, 4), Work(None, 5, 4), Work(2, None, None), Work(1, None, 100)]
+)
 def test_local_sgd(schedule: dict[str, Any], work: Work) -> None:
     """Epochs and steps, B below, at and above the clients' sizes; short last batches are means of what is there."""
     asked = {"epochs": work.epochs, "steps": work.steps, "batch_size": work.batch_size or math.inf}
     got = ask(iterate, 3, START, ROWS, clients=range(6), **asked, **schedule)
     for client in (0, 1, 2, 3, 5):
-        np.testing.assert_allclose(got[client], numpy_sgd(client, work), atol=2e-6, err_msg=f"client {client}")
+        np.testing.assert_allclose(
+            got[client], numpy_sgd(client, work), atol=2e-6, err_msg=f"client {client}"
+        )
     assert np.isnan(got[4]).all(), "a client without examples sends nothing"
 
 
@@ -174,7 +203,9 @@ def test_schedules_count_local_steps_and_rounds_decay() -> None:
     decay = optax.exponential_decay(0.2, transition_steps=1, decay_rate=0.8)
     got = ask(iterate, 3, START, ROWS, clients=(0, 1), optimizer=sgd(decay), **EPOCHS)
     for client in range(2):
-        np.testing.assert_allclose(got[client], numpy_sgd(client, WORK, rate=lambda s: 0.2 * 0.8**s), atol=2e-6)
+        np.testing.assert_allclose(
+            got[client], numpy_sgd(client, WORK, rate=lambda s: 0.2 * 0.8**s), atol=2e-6
+        )
     for decay_of_rounds in (0.5, lambda round: 0.5 ** (round - 1)):
         third = ask(
             iterate, 1, ONE, HALF, steps=1, rounds=3, optimizer=sgd(0.4, round_decay=decay_of_rounds), **FULL
@@ -268,7 +299,11 @@ def test_the_recorded_loss_is_the_mean_over_the_rows_that_were_read() -> None:
 
 
 def brute_force_gain(
-    steps: int, rates: Callable[[int], float], momentum: float = 0.0, nesterov: bool = False, prox: float = 0.0
+    steps: int,
+    rates: Callable[[int], float],
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    prox: float = 0.0,
 ) -> float:
     """Σ over steps of the final displacement that a unit impulse of gradient in that step causes."""
     total = 0.0
@@ -342,7 +377,9 @@ def test_there_is_no_gain_where_steps_are_not_linear(optimizer: Any, name: str) 
 
 
 def test_nonlinear_optimizers_still_solve() -> None:
-    got = ask(iterate, 1, ONE, HALF, steps=300, optimizer=Optimizer(optax.adam, {"learning_rate": 0.05}), **FULL)
+    got = ask(
+        iterate, 1, ONE, HALF, steps=300, optimizer=Optimizer(optax.adam, {"learning_rate": 0.05}), **FULL
+    )
     assert got[0, 0] == pytest.approx(1.0, abs=1e-2)
 
 
@@ -366,10 +403,13 @@ def test_tied_weights_get_the_sum_of_both_gradients() -> None:
         return {"a": shared, "b": shared}
 
     task = Task(
-        Model.from_functions(init, lambda p, x: (2 * p["a"] + 3 * p["b"]) * x[:, 0]), lambda out, target: out - target
+        Model.from_functions(init, lambda p, x: (2 * p["a"] + 3 * p["b"]) * x[:, 0]),
+        lambda out, target: out - target,
     )
     data = dure.Federated({"x": np.ones((1, 1), np.float32), "y": np.zeros(1, np.float32)}, np.array([0, 1]))
-    np.testing.assert_allclose(ask(iterate, 1, task, data, steps=1, optimizer=0.1, **FULL), [[0.5]], rtol=1e-6)
+    np.testing.assert_allclose(
+        ask(iterate, 1, task, data, steps=1, optimizer=0.1, **FULL), [[0.5]], rtol=1e-6
+    )
 
 
 def test_predict_runs_the_model() -> None:

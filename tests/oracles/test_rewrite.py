@@ -17,6 +17,13 @@ def normal(*shape: int) -> Any:
     return jnp.asarray(RNG.normal(size=shape), jnp.float32)
 
 
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def same_size(x: Any, kernel: Any) -> Any:
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=NHWC)
+
+
 def close(a: Any, b: Any) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), a, b)
 
@@ -35,7 +42,9 @@ def close(a: Any, b: Any) -> None:
     ],
     ids=lambda options: "-".join(map(str, options)),
 )
-@pytest.mark.parametrize("layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("NHWC", "OIHW", "NCHW")])
+@pytest.mark.parametrize(
+    "layout", [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("NHWC", "OIHW", "NCHW")]
+)
 def test_values_and_gradients(options: dict[str, Any], layout: tuple[str, str, str]) -> None:
     groups = options.get("feature_group_count", 1)
     sizes = {"N": 4, "H": 9, "W": 8, "C": 4, "I": 4 // groups, "O": 6}
@@ -65,7 +74,7 @@ def test_values_and_gradients(options: dict[str, Any], layout: tuple[str, str, s
 
 def test_every_convolution_becomes_canonical() -> None:
     def loss(kernel: Any, x: Any) -> Any:
-        y = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        y = same_size(x, kernel)
         return jnp.sum(y**2)
 
     rewritten = jax.make_jaxpr(for_cpu(jax.grad(loss)))(normal(3, 3, 2, 4), normal(5, 8, 8, 2))
@@ -87,7 +96,7 @@ def test_inside_jit_custom_rules_and_structures() -> None:
 
     @jax.jit
     def inner(x: Any, kernel: Any) -> Any:
-        return jax.nn.relu(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
+        return jax.nn.relu(same_size(x, kernel))
 
     def loss(params: Any, x: Any) -> Any:
         hidden = inner(x, params["kernel"])
@@ -103,7 +112,7 @@ def test_inside_jit_custom_rules_and_structures() -> None:
 
 def test_under_vmap() -> None:
     def loss(kernel: Any, x: Any) -> Any:
-        return jnp.sum(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) ** 2)
+        return jnp.sum(same_size(x, kernel) ** 2)
 
     kernels, xs = normal(3, 3, 3, 2, 4), normal(3, 2, 6, 6, 2)
     plain = jax.grad(loss)

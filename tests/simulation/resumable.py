@@ -7,14 +7,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
-from problems import LINEAR, Scaffold, rows_data
 
 import dure
+from problems import LINEAR, Scaffold, rows_data
 
 ROUNDS = 120
 
 
-def run(directory: str | None, placement: str, resume: bool, pause: float = 0.0, **changed: object) -> dure.Run:
+def run(
+    directory: str | None, placement: str, resume: bool, pause: float = 0.0, **changed: object
+) -> dure.Run:
     """SCAFFOLD with client state, sampling, own test rows and a checkpoint every seven rounds."""
     data = rows_data(np.arange(1, 31) % 9 + 2, seed=1).split(0.3, seed=0)
     keywords = {

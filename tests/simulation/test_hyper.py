@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import optax
 import pytest
-from problems import LINEAR, Cyclic, Scaffold, make_engine, rows_data
 
 import dure
 from dure.oracles.optimizer import Optimizer, sgd
 from dure.simulation import hyper
 from dure.simulation.program import compiled_round
+from problems import LINEAR, Cyclic, Scaffold, make_engine, rows_data
 
 
 @dataclass(frozen=True)
@@ -121,5 +121,7 @@ def test_client_state_does_not_compile_again() -> None:
 @pytest.mark.parametrize("value", [0.25, 1e-30])
 def test_numbers_arrive_as_they_are(value: float) -> None:
     structure, numbers = hyper.split(sgd(value))
-    found = jax.jit(lambda x: hyper.join(structure, iter([x])).arguments["learning_rate"])(np.float32(numbers[0]))
+    found = jax.jit(lambda x: hyper.join(structure, iter([x])).arguments["learning_rate"])(
+        np.float32(numbers[0])
+    )
     assert found == np.float32(value)

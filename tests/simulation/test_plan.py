@@ -12,7 +12,9 @@ BATCHES = st.integers(1, 12)
 SEEDS = st.integers(0, 2**32)
 
 
-def make(work: Work, seed: int, sizes: list[int], batch: int, round: int = 1, ids: object = None) -> RoundPlan:
+def make(
+    work: Work, seed: int, sizes: list[int], batch: int, round: int = 1, ids: object = None
+) -> RoundPlan:
     n = np.array(sizes, np.int64)
     starts = 100 * np.arange(len(n)) if ids is None else 100 * np.asarray(ids)
     return build(work, seed, round, np.arange(len(n)) if ids is None else np.asarray(ids), starts, n, batch)
@@ -25,7 +27,9 @@ def steps_of(plan: RoundPlan, k: int, batch: int) -> np.ndarray:
 
 @settings(deadline=None, max_examples=150)
 @given(SIZES, st.integers(1, 4), BATCHES, SEEDS)
-def test_every_example_is_read_exactly_once_an_epoch(sizes: list[int], epochs: int, batch: int, seed: int) -> None:
+def test_every_example_is_read_exactly_once_an_epoch(
+    sizes: list[int], epochs: int, batch: int, seed: int
+) -> None:
     plan = make(Work(epochs, None, batch), seed, sizes, batch)
     for k, n in enumerate(sizes):
         steps = steps_of(plan, k, batch)

@@ -85,7 +85,9 @@ class Stop(Exception):
     pass
 
 
-def interrupted(directory: Path, round: int, placement: str = "host", error: type[BaseException] = Stop) -> None:
+def interrupted(
+    directory: Path, round: int, placement: str = "host", error: type[BaseException] = Stop
+) -> None:
     """A run that stops after a round's record."""
 
     def stop(record: dict[str, Any]) -> None:
@@ -192,7 +194,10 @@ def test_a_record_that_was_cut_is_an_error(stopped: Path) -> None:
         ({"clients_per_round": 6}, "clients.sampler"),
         ({"batch_size": 4}, "local.batch_size"),
         ({"epochs": 3}, "local.epochs"),
-        ({"optimizer": dure.sgd(0.03, momentum=0.5, round_decay=0.99)}, "local.optimizer.arguments.learning_rate"),
+        (
+            {"optimizer": dure.sgd(0.03, momentum=0.5, round_decay=0.99)},
+            "local.optimizer.arguments.learning_rate",
+        ),
         ({"weighting": "uniform"}, "objective"),
         ({"evaluate_every": 6}, "evaluation.every"),
         ({"devices": 2}, "schedule.devices"),

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import Cyclic, Only, Scaffold, make_engine
 
 import dure
 from dure.algorithms.base import Algorithm, Server, Update
 from dure.errors import ConfigError
 from dure.oracles.model import Model
 from dure.oracles.task import Task
+from problems import Cyclic, Only, Scaffold, make_engine
 
 SCHEDULES = pytest.mark.parametrize(
     "schedule",
@@ -26,12 +26,18 @@ def line(values: Any, sizes: Any = 1) -> dure.Federated:
     """Client k has sizes[k] rows (values[k], values[k])."""
     sizes = np.broadcast_to(sizes, len(values))
     x = np.repeat(np.asarray(values, np.float32), sizes)
-    return dure.Federated({"x": x[:, None], "y": np.zeros(len(x), np.float32)}, np.concatenate([[0], np.cumsum(sizes)]))
+    return dure.Federated(
+        {"x": x[:, None], "y": np.zeros(len(x), np.float32)}, np.concatenate([[0], np.cumsum(sizes)])
+    )
 
 
 def make_task(loss: Any) -> Task:
     """The loss of a row is loss(x, w), in a model of one parameter that starts at 0."""
-    model = Model.from_functions(lambda key: {"w": jnp.zeros(1)}, lambda p, x: jnp.stack([x[:, 0], x[:, 0] * 0 + p["w"]]).T)
+
+    def apply(params: Any, x: Any) -> Any:
+        return jnp.stack([x[:, 0], x[:, 0] * 0 + params["w"]], -1)
+
+    model = Model.from_functions(lambda key: {"w": jnp.zeros(1)}, apply)
     return Task(model, lambda out, target: loss(out[:, 0], out[:, 1]))
 
 
@@ -76,7 +82,9 @@ def test_one_client_is_set_aside_and_named(trouble: float, reason: str, schedule
 
 @SCHEDULES
 @pytest.mark.parametrize("local", [{"steps": 1, "batch_size": 4}, {"steps": 1, "batch_size": math.inf}])
-def test_a_broken_row_reaches_nobody_elses_short_batch(local: dict[str, Any], schedule: dict[str, Any]) -> None:
+def test_a_broken_row_reaches_nobody_elses_short_batch(
+    local: dict[str, Any], schedule: dict[str, Any]
+) -> None:
     """Masks keep a padded row's loss out, but 0 · NaN is NaN in a gradient: padding must be a row of one's own."""
     data = line([99.0, 1.0, 4.0, 0.0], [2, 3, 1, 0])
     engine = make_engine(dure.FedAvg(), TASK, data, optimizer=1.0, **local, **schedule)
@@ -158,10 +166,17 @@ def test_a_round_with_nobody_left_changes_nothing_defects_a1_a11(tmp_path: Any) 
     assert [np.asarray(x).tobytes() for x in (engine.model.server.w, engine.model.server.rounds)] == before
     engine.launch()
     assert float(engine.model.server.rounds) == 2
-    run = dure.simulate(Stateful(), TASK, data, rounds=3, sampler=Alternating(), directory=tmp_path / "run", **ONE_STEP)
+    run = dure.simulate(
+        Stateful(), TASK, data, rounds=3, sampler=Alternating(), directory=tmp_path / "run", **ONE_STEP
+    )
     assert [r["status"] for r in run.rounds] == ["start", "ok", "no usable update", "ok"]
     silent = run.rounds[2]
-    assert (silent["clients"], silent["accepted"], silent["rejected"], silent["update_norm"]) == (2, 0, 2, 0.0)
+    assert (silent["clients"], silent["accepted"], silent["rejected"], silent["update_norm"]) == (
+        2,
+        0,
+        2,
+        0.0,
+    )
     assert silent["train_loss"] is None
 
 
@@ -185,7 +200,11 @@ def test_an_empty_cohort_is_a_round_without_an_update() -> None:
     empty = [r for r in run.rounds[1:] if r["clients"] == 0]
     assert empty
     for record in empty:
-        assert (record["status"], record["uplink_bytes"], record["downlink_bytes"]) == ("no usable update", 0, 0)
+        assert (record["status"], record["uplink_bytes"], record["downlink_bytes"]) == (
+            "no usable update",
+            0,
+            0,
+        )
     used = sum(r["status"] == "ok" for r in run.rounds[1:])
     assert used == 20 - len(empty) > 0
 
@@ -259,8 +278,7 @@ class Wrong(Algorithm):
 )
 def test_a_wrong_algorithm_is_told_what_is_wrong(what: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        engine = make_engine(Wrong(what), TASK, line([1.0, 2.0]), **ONE_STEP)
-        engine.launch()
+        make_engine(Wrong(what), TASK, line([1.0, 2.0]), **ONE_STEP).launch()
 
 
 def test_huge_cohorts_and_weights_stay_exact() -> None:
