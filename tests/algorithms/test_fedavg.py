@@ -78,7 +78,7 @@ def test_fedavg_of_one_full_batch_is_fedsgd() -> None:
 
 def contraction(i: int, steps: int, eta: float, beta: float = 0.0) -> np.ndarray:
     """C with Δ_i(x) = C (b_i − x): heavy-ball SGD on f_i is linear in y − b_i."""
-    eye, zero = np.eye(5), np.zeros((5, 5))
+    eye = np.eye(5)
     step = np.block([[eye - eta * Q10.A[i], -eta * beta * eye], [Q10.A[i], beta * eye]])
     return eye - np.linalg.matrix_power(step, steps)[:5, :5]
 
