@@ -232,7 +232,8 @@ class JaxOracle:
         entries = [e for e in self._shared.layout.params if e.tied_to is None]
         ordered = sorted(zip(entries, y, strict=True), key=lambda pair: (pair[0].start, pair[0].stop))
         # The barrier keeps readers from being fused into the concatenation, which then takes many times longer.
-        return lax.optimization_barrier(jnp.concatenate([yi.reshape(-1) for _, yi in ordered]))
+        joined: Array = lax.optimization_barrier(jnp.concatenate([yi.reshape(-1) for _, yi in ordered]))
+        return joined
 
     def _params(self, y: list[Array]) -> PyTree:
         """The model's own parameters, in its own dtypes: float32 values are kept, the model sees casts."""
