@@ -159,6 +159,7 @@ class Engine:
         report, outcome = jax.device_get((launched.report, launched.outcome))
         facts = launched.facts
         verdict, loss, steps, norm = (np.asarray(x)[facts.seats] for x in report)
+        steps = np.where(facts.planned > 0, steps, 0)  # FedSGD's one gradient too needs a client that works
         senders = (facts.sizes > 0) & (steps > 0)
         return RoundResult(
             launched.round,
