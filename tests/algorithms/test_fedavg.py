@@ -216,6 +216,9 @@ def test_horvitz_thompson_removes_the_bias_of_the_ratio() -> None:
     assert np.linalg.norm(of_ratio - Q10.optimum(Q10.uniform)) == pytest.approx(0.7864, abs=5e-5)
     np.testing.assert_allclose(expected_move(of_ratio, estimator="ratio"), 0, atol=1e-6)
     np.testing.assert_allclose(expected_move(optimum, estimator="horvitz-thompson"), 0, atol=1e-6)
+    away = np.full(5, 2.0)  # the whole gradient, not only its direction
+    wanted = -0.1 * expected_gradient(Q10.weighted, away)
+    np.testing.assert_allclose(expected_move(away, estimator="horvitz-thompson"), wanted, atol=1e-6)
     biased = expected_move(optimum, estimator="ratio")
     np.testing.assert_allclose(biased, -0.1 * expected_gradient(RATIO, optimum), atol=1e-6)
     assert np.linalg.norm(biased) > 0.02

@@ -85,6 +85,12 @@ def test_a_malformed_body_names_the_message() -> None:
         wire.decode(struct.Struct("<4sHHIQdI").pack(b"DURE", 1, 1, 3, 4, 5.0, zlib.crc32(body)) + body)
 
 
+def test_a_body_that_goes_on_behind_its_tensors_is_refused() -> None:
+    body = b"more"
+    with pytest.raises(RunError, match="4 bytes behind its last tensor"):
+        wire.decode(struct.Struct("<4sHHIQdI").pack(b"DURE", 1, 0, 3, 4, 5.0, zlib.crc32(body)) + body)
+
+
 def test_the_format_is_the_documented_one() -> None:
     """Byte by byte, so that two versions of the package that call themselves version 1 understand each other."""
     message = wire.Message(7, 258, 1.5, {"w": np.array([1.0, -2.0], np.float32)})

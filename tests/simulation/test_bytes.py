@@ -131,6 +131,15 @@ def test_buffers_are_averaged_whatever_the_server_does_defect_b4(
             assert float(engine.model.floats[0]) == pytest.approx(wanted, rel=1e-6)
 
 
+def test_buffers_are_a_mean_also_where_updates_are_an_estimated_total() -> None:
+    """Horvitz–Thompson weights don't sum to 1 in a round; a running mean must stay one."""
+    keywords = {"estimator": "horvitz-thompson", "sampler": Only((1,), 0.5), "epochs": 1, "batch_size": 3}
+    engine = make_engine(dure.FedAvg(), STATISTICS, ROWS, **keywords)
+    result = engine.collect(engine.launch())
+    assert result.weights[0] == 1.5
+    assert float(engine.model.floats[0]) == pytest.approx(0.4, rel=1e-6)
+
+
 def test_counters_are_the_maximum_defect_a6() -> None:
     engine = make_engine(dure.FedAvg(), STATISTICS, ROWS, epochs=2, batch_size=1)
     engine.launch()

@@ -230,10 +230,12 @@ def test_a_client_that_took_no_steps_is_not_used() -> None:
     def nothing_from_1(seed: int, round: int, ids: Any, steps: Any) -> Any:
         return np.where(ids == 1, 0, steps)
 
-    engine = make_engine(dure.FedAvg(), TASK, line([1.0, 5.0, 3.0]), work_limit=nothing_from_1, **ONE_STEP)
-    result = engine.collect(engine.launch())
-    assert result.status == ["ok", "no steps", "ok"]
-    np.testing.assert_allclose(engine.model.server.w, [2.0])
+    for algorithm in (dure.FedAvg(), dure.FedSGD(1.0)):
+        engine = make_engine(algorithm, TASK, line([1.0, 5.0, 3.0]), work_limit=nothing_from_1, **ONE_STEP)
+        result = engine.collect(engine.launch())
+        assert result.status == ["ok", "no steps", "ok"]
+        assert (result.accepted, result.senders) == (2, 2)
+        np.testing.assert_allclose(engine.model.server.w, [2.0])
 
 
 def test_a_rejected_client_keeps_its_state_and_a_used_one_takes_the_new_one() -> None:
