@@ -133,7 +133,7 @@ def test_the_number_of_devices_changes_no_cohort_and_hardly_the_model() -> None:
 @pytest.mark.parametrize("local", [{}, {"epochs": 1, "batch_size": math.inf}])
 def test_eager_is_the_same_code(local: dict[str, Any]) -> None:
     keywords = {
-        "rounds": 2, "clients_per_round": None, "sampler": Only((0, 2, 3)), "schedule": "sequential", "devices": 1,
+        "rounds": 1, "clients_per_round": None, "sampler": Only((0, 2)), "schedule": "sequential", "devices": 1,
         "epochs": 1, **local,
     }  # fmt: skip
     compiled, eager = run(**keywords), run(**keywords, eager=True)
