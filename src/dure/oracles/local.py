@@ -229,11 +229,16 @@ class JaxOracle:
         return [w[e.start : e.stop].reshape(e.shape) for e in entries]
 
     def _join(self, y: list[Array]) -> Array:
+        """The vector of the working form, written slice by slice.
+
+        A concatenation would be fused with whatever reads it, and decide anew for every element which
+        tensor it comes from: 60 ms instead of 2 for 1.6 million parameters on a CPU.
+        """
         entries = [e for e in self._shared.layout.params if e.tied_to is None]
-        ordered = sorted(zip(entries, y, strict=True), key=lambda pair: (pair[0].start, pair[0].stop))
-        # The barrier keeps readers from being fused into the concatenation, which then takes many times longer.
-        joined: Array = lax.optimization_barrier(jnp.concatenate([yi.reshape(-1) for _, yi in ordered]))
-        return joined
+        vector = jnp.zeros(self._shared.layout.size, y[0].dtype)
+        for e, yi in zip(entries, y, strict=True):
+            vector = lax.dynamic_update_slice(vector, yi.reshape(-1), (e.start,))
+        return vector
 
     def _params(self, y: list[Array]) -> PyTree:
         """The model's own parameters, in its own dtypes: float32 values are kept, the model sees casts."""
