@@ -16,7 +16,7 @@ from dure.oracles.layout import Layout, Variables
 from dure.oracles.rewrite import has_convolution
 from dure.oracles.task import Task
 
-SMALL, LARGE = 30_000, 300_000  # parameters; measured on CPUs, see docs/engine.md
+SMALL, LARGE = 30_000, 150_000  # parameters; measured on CPUs, see docs/engine.md
 CHUNK = 32
 
 
