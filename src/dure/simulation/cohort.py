@@ -38,6 +38,17 @@ class Facts(NamedTuple):
     seats: Seats
 
 
+class Room(NamedTuple):
+    """The largest shapes of the rounds so far: shapes only grow, so that a program is soon used again.
+
+    They can't be seen in the results: what is in them beyond a round's own work is never read.
+    """
+
+    order: int = 0
+    chunks: int = 0
+    max_steps: int = 0
+
+
 class RoundInputs(NamedTuple):
     """A round, ready to be sent."""
 
@@ -61,9 +72,12 @@ def sizes_of(data: Any, settings: Settings, batch_statistics: bool) -> Sizes:
 
 
 def plan_round(
-    data: Any, settings: Settings, number: int, width: int, devices: int, shapes: Sizes
+    data: Any, settings: Settings, number: int, width: int, devices: int, shapes: Sizes, room: Room
 ) -> RoundInputs:
-    """Cohort, plan, weights and seats of round `number`, for chunks of `width` clients on so many devices."""
+    """Cohort, plan, weights and seats of round `number`, for chunks of `width` clients on so many devices.
+
+    `room`: shapes to use at least.
+    """
     cohort = settings.sampler.sample(settings.seed, number, data)
     ids = cohort.ids
     starts, sizes = data.rows(ids)
@@ -79,6 +93,7 @@ def plan_round(
     weights = _weights(data, settings, sizes, cohort.inclusion, cohort.multiplicity) * (steps > 0)
     blocks = -(-sizes // shapes.block)
     seats, shape = deal(steps * (blocks if not shapes.batch else 1) + blocks, width, devices)
+    shape = (devices, max(shape[1], room.chunks), width)
     words = keys.words(settings.seed, "local", number, ids, np.zeros(1, np.int64))
     client_plan = ClientPlan(
         put(first, seats, shape, np.int32),
@@ -94,9 +109,9 @@ def plan_round(
         (-(-client_plan.size.max(2) // shapes.block)).astype(np.int32),
         chunks_in_use(seats, shape),
     )
-    padded = np.full(bucket(max(len(order), shapes.batch)), -1, np.int32)
+    padded = np.full(max(bucket(max(len(order), shapes.batch), 1), room.order), -1, np.int32)
     padded[: len(order)] = order
-    longest = 1 if shapes.one_step else max(bucket(int(planned.max(initial=1))), 2)
+    longest = 1 if shapes.one_step else max(bucket(int(planned.max(initial=1))), room.max_steps, 2)
     facts = Facts(ids, sizes, weights, cohort.inclusion, steps, seats)
     return RoundInputs(padded, clients, Places(len(padded), *shape[1:]), shapes.batch, longest, facts)
 

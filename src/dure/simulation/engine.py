@@ -16,7 +16,7 @@ from dure.errors import ConfigError, DataError
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.task import Task
 from dure.simulation import hyper, schedule
-from dure.simulation.cohort import Facts, RoundInputs, plan_round, sizes_of
+from dure.simulation.cohort import Facts, Room, RoundInputs, plan_round, sizes_of
 from dure.simulation.packing import client_state_shape, pack_initial, state_size
 from dure.simulation.places import Places
 from dure.simulation.program import (
@@ -110,6 +110,7 @@ class Engine:
         self._client_state = client_state_shape(algorithm, w)
         self.store = self._make_store(w, directory)
         self._planned: Any = None
+        self._room = Room()
         convolutions = schedule.uses_convolutions(task, self.layout, start, data.columns[task.input][:1])
         platform = self.mesh.devices.flat[0].platform
         self._cpu = platform == "cpu" and not settings.eager
@@ -218,8 +219,9 @@ class Engine:
     def plan(self, number: int) -> tuple[Statics, RoundInputs]:
         """What the host sends for a round, and the program that it is for."""
         inputs = plan_round(
-            self.data, self.settings, number, self.schedule.width, self.mesh.size, self._sizes
+            self.data, self.settings, number, self.schedule.width, self.mesh.size, self._sizes, self._room
         )
+        self._room = Room(inputs.places.order, inputs.places.chunks, inputs.max_steps)
         return self._statics(inputs.batch_size, inputs.max_steps, inputs.places), inputs
 
     def _statics(self, batch: int, max_steps: int, places: Places) -> Statics:
@@ -331,12 +333,14 @@ class Engine:
             return options[0]
 
         def run(option: schedule.Schedule) -> Any:
-            self.schedule = option
+            self.schedule, self._room = option, Room()
             statics, inputs = self.plan(1)
             return measured_round(statics)(self.model, self._numbers, self._columns, *self._put(1, inputs))
 
         key = (self.task, self.layout, self._structures, self.settings.work, self.mesh, tuple(options))
-        return schedule.choose(options, key, run)
+        chosen = schedule.choose(options, key, run)
+        self._room = Room()
+        return chosen
 
     def _mode(self) -> AbstractContextManager[Any]:
         return jax.disable_jit() if self.settings.eager else nullcontext()
