@@ -5,12 +5,15 @@ On a CPU every core becomes one XLA device, so that clients run side by side; a 
 """
 
 import os
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dure.errors import ConfigError
+
+_ALIGNMENT = 64
 
 
 def cores() -> int:
@@ -44,6 +47,24 @@ def mesh(count: int | None = None) -> Mesh:
             "Give a number up to that, or leave it out for all."
         )
     return Mesh(np.array(available[: count or len(available)]), ("devices",))
+
+
+def replicate(array: np.ndarray, mesh: Mesh) -> Any:
+    """The array on every device of the mesh. The CPU's devices share one copy, however many cores there are.
+
+    The copy is ours (the caller may go on writing into the original) and aligned as XLA wants it, or every
+    device would make its own.
+    """
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    if mesh.size == 1 or mesh.devices.flat[0].platform != "cpu" or array.size == 0:
+        return jax.device_put(array, everywhere)
+    array = np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    raw = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    shared = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    shared[...] = array
+    parts = [jax.device_put(shared, device, may_alias=True) for device in mesh.devices.flat]
+    return jax.make_array_from_single_device_arrays(array.shape, everywhere, parts)
 
 
 one_device_per_core()

@@ -2,8 +2,8 @@
 
 Inside loops, XLA:CPU computes a convolution with its fast kernel only when the dimension numbers are
 canonical (NHWC, HWIO → NHWC). Gradients of convolutions aren't: the gradient by the kernel contracts over
-the batch. Measured with the CNN of McMahan et al. (batch 10): 74 ms a step against 13 ms after rewriting
-(`benchmarks/steps.py`). The rewriting traces a function and replays its equations, with explicit
+the batch. Measured with the CNN of McMahan et al. (batch 10): 73 ms a step against 9 ms after rewriting
+(`benchmarks/rewriting.py`). The rewriting traces a function and replays its equations, with explicit
 transposes around each convolution; the values are the same up to the order of additions.
 
 For clients that run together under `vmap`, the gradient of a dense layer is a batch of small products AᵀB,

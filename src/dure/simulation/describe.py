@@ -11,6 +11,7 @@ import numpy as np
 
 import dure
 from dure.errors import ConfigError, RunError
+from dure.oracles.optimizer import response
 from dure.run import layout as files
 from dure.simulation.engine import Engine
 
@@ -66,6 +67,7 @@ def config(
             "steps": chosen.work.steps,
             "batch_size": chosen.work.batch_size or "inf",
             "optimizer": plain(chosen.optimizer),
+            "optimizer_response": response(chosen.optimizer),
             "work_limit": plain(chosen.work_limit),
         },
         "model": {

@@ -288,7 +288,7 @@ class Engine:
                 raise DataError(
                     f"The task reads column {name!r}, but the data have {', '.join(sorted(self.data.columns))}."
                 )
-            columns[name] = jax.device_put(self.data.columns[name], self._whole)
+            columns[name] = devices.replicate(self.data.columns[name], self.mesh)
         if len(self.data.columns[self.task.input]) >= 2**31:
             raise DataError("More than 2³¹ − 1 rows in one data set are not supported.")
         return columns

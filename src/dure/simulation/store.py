@@ -7,19 +7,13 @@ space each.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dure.errors import RunError
-
-
-class _Rows(Protocol):
-    def grow(self, capacity: int) -> None: ...
-    def read(self, slots: np.ndarray) -> np.ndarray: ...
-    def write(self, slots: np.ndarray, rows: np.ndarray) -> None: ...
 
 
 class _HostRows:

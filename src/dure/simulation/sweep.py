@@ -203,14 +203,14 @@ def _together(
     padded = -(-len(points) // mesh.size) * mesh.size
     chosen = [min(i, len(points) - 1) for i in range(padded)]  # the last point fills up the devices
     split = NamedSharding(mesh, PartitionSpec(AXIS))
-    whole = NamedSharding(mesh, PartitionSpec())
     numbers = np.array([[*hyper.split(a)[1], *hyper.split(o)[1]] for a, o in things], np.float32)[chosen]
     planners = [engine.like(seed) for _, seed in points]
     models = [planner.model for planner in planners]
     state = jax.device_put((_stack([models[i] for i in chosen]), numbers), split)
-    columns = jax.device_put(
-        {k: engine.data.columns[k] for k in (engine.task.input, engine.task.target)}, whole
-    )
+    columns = {
+        name: devices.replicate(engine.data.columns[name], mesh)
+        for name in (engine.task.input, engine.task.target)
+    }
     test = engine.data.central_test
     central = None if test is None else Evaluation(engine.task, engine.layout, engine.mesh, test)
     writers = [
@@ -287,8 +287,9 @@ def _stack(trees: list[Any]) -> Any:
 
 
 def _config(engine: Engine, thing: tuple[Any, Any], point: tuple[Any, int], rounds: int) -> dict[str, Any]:
+    from dure.oracles.optimizer import response
     from dure.simulation.describe import config, plain
 
     shared = config(engine, rounds, None, None, None, None)
-    local = {**shared["local"], "optimizer": plain(thing[1])}
+    local = {**shared["local"], "optimizer": plain(thing[1]), "optimizer_response": response(thing[1])}
     return {**shared, "algorithm": plain(thing[0]), "local": local, "seed": point[1]}
