@@ -57,6 +57,11 @@ def total(sums: Sums) -> PyTree:
     return jax.tree.map(lambda total: exact.divide(total, None), sums.values, is_leaf=_is_wide)
 
 
+def mass(sums: Sums) -> Float32[Array, ""]:
+    """Σ w_k of what came back."""
+    return exact.divide(sums.weights, None)
+
+
 def weighted_mean(
     rows: Float32[Array | np.ndarray, "m d"], weights: Float32[Array | np.ndarray, " m"]
 ) -> Float32[Array, " d"]:

@@ -97,13 +97,17 @@ def mlp(inputs: int, hidden: tuple[int, ...], outputs: int) -> Model:
         keys = jax.random.split(key, len(pairs))
         return Variables({f"dense{i + 1}": dense_init(k, *pairs[i]) for i, k in enumerate(keys)})
 
-    def apply(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, "B o"]:
+    def hidden_layers(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, "B p"]:
         x = flat(x, inputs)
         for i in range(1, len(pairs)):
             x = jax.nn.relu(dense(params[f"dense{i}"], x))
-        return dense(params[f"dense{len(pairs)}"], x)
+        return x
 
-    return Model.from_functions(init, apply, name=f"mlp({'-'.join(map(str, widths))})")
+    def apply(params: PyTree, x: Shaped[Array | np.ndarray, "B *s"]) -> Float[Array, "B o"]:
+        return dense(params[f"dense{len(pairs)}"], hidden_layers(params, x))
+
+    name = f"mlp({'-'.join(map(str, widths))})"
+    return Model.from_functions(init, apply, name=name, features=hidden_layers)
 
 
 def two_nn(inputs: int = 784, classes: int = 10) -> Model:

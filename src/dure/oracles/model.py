@@ -32,6 +32,7 @@ class Model:
         needs_key: True if training draws random numbers (dropout); apply then wants `key`.
         masked: True if padded rows (mask 0) reach nothing but their own outputs: rows are independent,
             or the batch statistics leave them out. When False, batches must not be padded.
+        features: like `apply`, but returns the representation (B, p) before the last layer; None: unknown.
     """
 
     init: Callable[[Array], Variables]
@@ -39,10 +40,15 @@ class Model:
     name: str = "model"
     needs_key: bool = False
     masked: bool = True
+    features: Callable[..., Any] | None = None
 
     @staticmethod
     def from_functions(
-        init: Callable[..., Any], apply: Callable[..., Any], *, name: str | None = None
+        init: Callable[..., Any],
+        apply: Callable[..., Any],
+        *,
+        name: str | None = None,
+        features: Callable[..., Any] | None = None,
     ) -> "Model":
         """A model from pure functions.
 
@@ -53,6 +59,8 @@ class Model:
                 passed by name when the signature has it. With `buffers` it returns (outputs, new buffers).
                 Without `mask` and `buffers` the rows of a batch are taken to be independent.
             name: for records; by default the name of `apply`.
+            features: with the parameters of `apply`; returns the representation (B, p) before the last
+                layer, for methods that compare representations (MOON).
 
         Raises:
             ConfigError: a signature that can't be called like this, with what is in the way.
@@ -98,12 +106,21 @@ class Model:
             outputs, buffers = result
             return outputs, keep_if_empty(mask, buffers, variables.buffers) if train else variables.buffers
 
+        def represent(
+            variables: Variables, inputs: Any, *, train: bool, key: Array | None, mask: Array | None
+        ) -> Any:
+            given = {"train": train, "key": key, "mask": mask, "buffers": variables.buffers}
+            assert features is not None
+            found = features(variables.params, inputs, **{k: given[k] for k in _keywords(features)})
+            return found[0] if isinstance(found, tuple) else found
+
         return Model(
             initial,
             forward,
             name or str(getattr(apply, "__name__", "model")),
             needs_key="key" in wanted,
             masked="mask" in wanted or not stateful,
+            features=None if features is None else represent,
         )
 
     @staticmethod

@@ -53,6 +53,8 @@ class Task:
         *,
         train: bool = True,
         key: Array | None = None,
+        loss: Callable[[Any, Any], Array] | None = None,
+        extra: Array | None = None,
     ) -> tuple[Float[Array, ""], PyTree]:
         """Mean loss over the rows that are there, Σ maskᵢ lossᵢ / max(Σ maskᵢ, 1), and the new buffers.
 
@@ -65,6 +67,8 @@ class Task:
             mask: (B,) float32, 1 for a row that is there and 0 for padding.
             train: training mode (dropout, batch statistics).
             key: for models with needs_key.
+            loss: (outputs, targets) → (B,) in the place of the task's.
+            extra: (B,) added to the examples' losses.
 
         Returns:
             float32 scalar; the buffers after this batch.
@@ -74,7 +78,9 @@ class Task:
         """
         inputs, targets = self._columns(batch)
         outputs, buffers = self.model.apply(variables, inputs, train=train, key=key, mask=mask)
-        losses = self._losses(outputs, targets, mask.shape[0])
+        losses = self._losses(loss or self.loss, outputs, targets, mask.shape[0])
+        if extra is not None:
+            losses = losses + extra
         total = jnp.sum(jnp.where(mask > 0, mask * losses, 0.0))
         return total / jnp.maximum(jnp.sum(mask), 1.0), buffers
 
@@ -86,7 +92,7 @@ class Task:
         """
         inputs, targets = self._columns(batch)
         outputs, _ = self.model.apply(variables, inputs, train=False, key=None, mask=None)
-        losses = self._losses(outputs, targets, inputs_rows(inputs))
+        losses = self._losses(self.loss, outputs, targets, inputs_rows(inputs))
         rows = {"loss": jnp.stack([losses, jnp.ones_like(losses)], -1)}
         for metric in self.metrics:
             rows[metric.name] = metric.sums(outputs, targets).astype(jnp.float32)
@@ -113,8 +119,8 @@ class Task:
                 )
         return batch[self.input], batch[self.target]
 
-    def _losses(self, outputs: Any, targets: Any, rows: int) -> Array:
-        losses = jnp.asarray(self.loss(outputs, targets))
+    def _losses(self, loss: Callable[[Any, Any], Array], outputs: Any, targets: Any, rows: int) -> Array:
+        losses = jnp.asarray(loss(outputs, targets))
         if losses.shape != (rows,):
             raise ConfigError(
                 f"The loss of task {self.name!r} returned shape {losses.shape} for {rows} examples; it must "

@@ -7,7 +7,7 @@ probabilities let the aggregator weight without bias (Horvitz and Thompson 1952)
 import math
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int, Int64
@@ -221,6 +221,103 @@ class Weighted:
     def describe(self) -> str:
         """One line for the record."""
         return f"weighted: {self.count} draws with replacement, probability by examples"
+
+
+@dataclass(frozen=True)
+class Cyclic:
+    """Clients in a fixed order, m after m, again and again: no random numbers.
+
+    With m = 1 and FedAvg this is cyclic weight transfer (Chang et al., 2018): the model visits one client
+    after the other. The order is a hyper-parameter: the last one visited pulls most.
+
+    Args:
+        count: m ≥ 1, at most N.
+        order: client ids, each at most once; None: 0 … N − 1. Clients that are not in it never come.
+
+    Raises:
+        ConfigError: a count below 1 or an id twice; when sampling, an id or a count beyond the population.
+    """
+
+    count: int = 1
+    order: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _count(self.count)
+        if self.order is not None:
+            object.__setattr__(self, "order", tuple(int(k) for k in self.order))
+            if len(set(self.order)) != len(self.order) or not self.order:
+                raise ConfigError(f"Cyclic(order={self.order!r}) must name at least one client, each once.")
+
+    def _length(self, population: Population) -> int:
+        ids = range(population.clients) if self.order is None else self.order
+        wrong = [k for k in self.order or () if not 0 <= k < population.clients]
+        if wrong or self.count > len(ids):
+            raise ConfigError(
+                f"Cyclic(count={self.count}, order={self.order!r}) doesn't fit a population of "
+                f"{population.clients} clients, numbered from 0."
+            )
+        return len(ids)
+
+    def sample(self, seed: int, round: int, population: Population) -> Cohort:
+        """The m clients whose turn it is; inclusion is the share of rounds in which a client comes."""
+        length = self._length(population)
+        places = (self.count * (round - 1) + np.arange(self.count)) % length
+        ids = places if self.order is None else np.asarray(self.order, np.int64)[places]
+        return _without_replacement(np.sort(ids).astype(np.int64), self.count / length)
+
+    def expected_size(self, population: Population) -> float:
+        """The cohort size m."""
+        self._length(population)
+        return float(self.count)
+
+    def describe(self) -> str:
+        """One line for the record."""
+        return f"cyclic: {self.count} at a time, in a fixed order"
+
+
+@dataclass(frozen=True)
+class Once:
+    """m clients a round, each client at most once in the whole training: a large fleet of devices.
+
+    The order is a pseudo-random walk through all ids (an affine map modulo N), in O(m) time and memory.
+    Methods that keep state with clients between rounds are refused with this sampler.
+
+    Args:
+        count: m ≥ 1.
+
+    Raises:
+        ConfigError: a count below 1; when sampling, more rounds than the population has cohorts.
+    """
+
+    count: int
+    returning: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _count(self.count)
+
+    def sample(self, seed: int, round: int, population: Population) -> Cohort:
+        """The round's m clients."""
+        clients = population.clients
+        if self.count * round > clients:
+            raise ConfigError(
+                f"Once({self.count}) has used up the population in round {round}: {clients} clients make "
+                f"{clients // self.count} cohorts. Run fewer rounds, or take Uniform({self.count})."
+            )
+        rng = keys.generator(seed, "cohort")
+        shift, factor = int(rng.integers(clients)), int(rng.integers(1, max(clients, 2)))
+        while math.gcd(factor, clients) != 1:
+            factor = factor % clients + 1
+        places = range(self.count * (round - 1), self.count * round)
+        ids = np.array([(factor * i + shift) % clients for i in places], np.int64)
+        return _without_replacement(np.sort(ids), self.count / clients)
+
+    def expected_size(self, population: Population) -> float:
+        """The cohort size m."""
+        return float(self.count)
+
+    def describe(self) -> str:
+        """One line for the record."""
+        return f"once: {self.count} clients a round, no client twice"
 
 
 def _count(count: int) -> None:

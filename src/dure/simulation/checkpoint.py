@@ -17,7 +17,7 @@ import numpy as np
 from dure.errors import RunError
 from dure.run.layout import io_error, write_atomic
 from dure.simulation.engine import Engine
-from dure.simulation.program import Model
+from dure.simulation.statics import Model
 
 KEEP = 2
 

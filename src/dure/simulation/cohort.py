@@ -7,7 +7,7 @@ import numpy as np
 
 from dure import keys
 from dure.errors import ConfigError
-from dure.oracles.local import ClientPlan
+from dure.oracles.problem import ClientPlan
 from dure.simulation.places import Clients, Places, Seats, chunks_in_use, deal, put
 from dure.simulation.plan import Work, bucket, build
 from dure.simulation.settings import Settings
@@ -35,6 +35,7 @@ class Facts(NamedTuple):
     weights: np.ndarray
     inclusion: np.ndarray
     planned: np.ndarray
+    lost: np.ndarray
     seats: Seats
 
 
@@ -50,8 +51,14 @@ class Room(NamedTuple):
 
 
 class RoundInputs(NamedTuple):
-    """A round, ready to be sent."""
+    """A round, ready to be sent.
 
+    `unit` turns the mean into a sum with the clients' weights in the population, see `RoundInfo.share`: the
+    weight of the whole population's unit under the ratio estimator, the inclusion probability under
+    Horvitz–Thompson's.
+    """
+
+    unit: float
     order: np.ndarray
     clients: Clients
     places: Places
@@ -90,7 +97,9 @@ def plan_round(
     planned = steps
     if settings.work_limit is not None:
         steps = _limited(settings.work_limit, settings.seed, number, ids, steps)
-    weights = _weights(data, settings, sizes, cohort.inclusion, cohort.multiplicity) * (steps > 0)
+    lost = settings.lost(number, ids)
+    inclusion = cohort.inclusion * settings.arrival
+    weights = _weights(data, settings, sizes, inclusion, cohort.multiplicity) * ((steps > 0) & ~lost)
     blocks = -(-sizes // shapes.block)
     seats, shape = deal(steps * (blocks if not shapes.batch else 1) + blocks, width, devices)
     shape = (devices, max(shape[1], room.chunks), width)
@@ -101,6 +110,7 @@ def plan_round(
         put(starts, seats, shape, np.int32),
         put(sizes, seats, shape, np.int32),
         put(words.view(np.uint32).reshape(-1, 2), seats, shape, np.uint32),
+        put(ids, seats, shape, np.int32),
     )
     clients = Clients(
         client_plan,
@@ -112,8 +122,16 @@ def plan_round(
     padded = np.full(max(bucket(max(len(order), shapes.batch), 1), room.order), -1, np.int32)
     padded[: len(order)] = order
     longest = 1 if shapes.one_step else max(bucket(int(planned.max(initial=1))), room.max_steps, 2)
-    facts = Facts(ids, sizes, weights, cohort.inclusion, steps, seats)
-    return RoundInputs(padded, clients, Places(len(padded), *shape[1:]), shapes.batch, longest, facts)
+    facts = Facts(ids, sizes, weights, inclusion, steps, lost, seats)
+    places = Places(len(padded), *shape[1:])
+    unit = _unit(data, settings, inclusion)
+    return RoundInputs(unit, padded, clients, places, shapes.batch, longest, facts)
+
+
+def _unit(data: Any, settings: Settings, inclusion: np.ndarray) -> float:
+    if settings.estimator == "horvitz-thompson":
+        return float(inclusion[0]) if len(inclusion) else 0.0
+    return 1.0 / max(data.examples if settings.weighting == "examples" else data.clients, 1)
 
 
 def _whole_steps(work: Work) -> int:

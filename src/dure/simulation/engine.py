@@ -11,26 +11,18 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dure import devices, keys
 from dure.algorithms.base import Algorithm
-from dure.channel import wire
 from dure.errors import ConfigError, DataError
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.task import Task
 from dure.simulation import hyper, schedule
 from dure.simulation.cohort import Facts, Room, RoundInputs, plan_round, sizes_of
+from dure.simulation.messages import message_bytes
 from dure.simulation.packing import client_state_shape, pack_initial, state_size
 from dure.simulation.places import Places
-from dure.simulation.program import (
-    AXIS,
-    Model,
-    Outcome,
-    Report,
-    Statics,
-    compiled_round,
-    measured_round,
-    round_function,
-    update_shape,
-)
+from dure.simulation.program import compiled_round, measured_round, round_function
+from dure.simulation.setting import check_setting
 from dure.simulation.settings import Settings
+from dure.simulation.statics import AXIS, Model, Outcome, Report, Statics
 from dure.simulation.store import ClientStore
 from dure.simulation.verdict import statuses
 
@@ -89,6 +81,7 @@ class Engine:
         directory: Any = None,
     ):
         self.algorithm, self.task, self.data, self.settings = algorithm, task, data, settings
+        algorithm.check(data.clients)
         if settings.eager:
             self.mesh = devices.mesh(1)
         else:
@@ -97,18 +90,15 @@ class Engine:
         self._whole = NamedSharding(self.mesh, PartitionSpec())
         self._split = NamedSharding(self.mesh, PartitionSpec(AXIS))
         start = variables or task.model.init(keys.jax_key(settings.seed, "init"))
-        self.layout = Layout.of(start)
-        if self.layout.shared_size != self.layout.size:
-            raise ConfigError("Private parameters need a personalised method; this one sends all of them.")
-        self._columns = self._put_columns()
+        self.layout = Layout.of(start, private=algorithm.private_patterns)
+        self.columns = self._put_columns()
         self._check_batches()
-        self._sizes = sizes_of(data, settings, bool(self.layout.buffer_size or self.layout.counter_size))
-        w = self.layout.flatten_params(start.params)
-        floats, ints = self.layout.flatten_buffers(start.buffers)
-        self.model: Model = jax.device_put(Model(algorithm.init(w), floats, ints), self._whole)
-        self._structures, self._numbers = self._take_numbers()
-        self._client_state = client_state_shape(algorithm, w)
-        self.store = self._make_store(w, directory)
+        self.sizes = sizes_of(data, settings, bool(self.layout.buffer_size or self.layout.counter_size))
+        self._structures, self.numbers = self._take_numbers()
+        self.model, own, floats = self._begin(start)
+        self._client_state = client_state_shape(algorithm, own, floats)
+        check_setting(algorithm, settings, self._client_state is not None)
+        self.store = self._make_store(own, floats, directory)
         self._planned: Any = None
         self._room = Room()
         convolutions = schedule.uses_convolutions(task, self.layout, start, data.columns[task.input][:1])
@@ -140,10 +130,10 @@ class Engine:
         if statics not in self._seen:
             self._seen.add(statics)
             self.compilations += 1
-        with self._mode():
+        with self.mode():
             function = round_function(statics) if self.settings.eager else compiled_round(statics)
             self.model, states, report, outcome = function(
-                self.model, self._numbers, self._columns, *self._put(number, inputs)
+                self.model, self.numbers, self.columns, *self._put(number, inputs)
             )
         self.round = number
         launched = Launched(number, inputs.facts, report, outcome)
@@ -171,7 +161,7 @@ class Engine:
             np.where(facts.sizes > 0, steps, 0),
             np.where(senders, loss, np.nan),
             np.where(senders, norm, np.nan),
-            statuses(facts.sizes, steps, verdict),
+            statuses(facts.sizes, steps, facts.lost, verdict),
             int(outcome.accepted),
             int(senders.sum()),
             float(outcome.move),
@@ -189,9 +179,14 @@ class Engine:
         if self.store is not None:
             self.store.restore(client_state, round)
 
+    def vector(self) -> Any:
+        """The server's model now (d,), with the private parameters that a client begins with."""
+        shared = self.algorithm.model(self.model.server)
+        return shared if self._private is None else jax.numpy.concatenate([shared, self._private])
+
     def params(self) -> Any:
         """The model's parameters now, as the pytree that its `init` makes."""
-        return self.layout.unflatten_params(np.asarray(self.model.server.w))
+        return self.layout.unflatten_params(np.asarray(self.vector()))
 
     def variables(self) -> Variables:
         """Parameters and buffers now."""
@@ -201,7 +196,7 @@ class Engine:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Parameters and buffers by name, in the model's own dtypes."""
         model = jax.device_get(self.model)
-        return self.layout.to_state_dict(model.server.w, model.floats, model.ints)
+        return self.layout.to_state_dict(np.asarray(self.vector()), model.floats, model.ints)
 
     # ----- planning -----------------------------------------------------------------------------------
 
@@ -209,22 +204,20 @@ class Engine:
         """This engine for another seed: same data on the devices, its own start and plans."""
         other = copy(self)
         other.settings = replace(self.settings, seed=seed)
-        start = self.task.model.init(keys.jax_key(seed, "init"))
-        floats, ints = self.layout.flatten_buffers(start.buffers)
-        server = self.algorithm.init(self.layout.flatten_params(start.params))
-        other.model = jax.device_put(Model(server, floats, ints), self._whole)
+        other.model, _, _ = other._begin(self.task.model.init(keys.jax_key(seed, "init")))
         other._planned = None
         return other
 
     def plan(self, number: int) -> tuple[Statics, RoundInputs]:
         """What the host sends for a round, and the program that it is for."""
         inputs = plan_round(
-            self.data, self.settings, number, self.schedule.width, self.mesh.size, self._sizes, self._room
+            self.data, self.settings, number, self.schedule.width, self.mesh.size, self.sizes, self._room
         )
         self._room = Room(inputs.places.order, inputs.places.chunks, inputs.max_steps)
-        return self._statics(inputs.batch_size, inputs.max_steps, inputs.places), inputs
+        return self.statics(inputs.batch_size, inputs.max_steps, inputs.places), inputs
 
-    def _statics(self, batch: int, max_steps: int, places: Places) -> Statics:
+    def statics(self, batch: int, max_steps: int, places: Places) -> Statics:
+        """What shapes the program of a round with so many places."""
         algorithm, optimizer = self._structures
         return Statics(
             algorithm,
@@ -236,7 +229,7 @@ class Engine:
             self.schedule.width,
             batch,
             max_steps,
-            self._sizes.block,
+            self.sizes.block,
             self.data.clients,
             places,
             self.settings.estimator == "ratio",
@@ -246,7 +239,7 @@ class Engine:
 
     def _put(self, number: int, inputs: RoundInputs) -> tuple[Any, Any]:
         """What the host sends for a round, on the devices."""
-        packed = inputs.places.pack(number, inputs.order, inputs.clients)
+        packed = inputs.places.pack(number, inputs.unit, inputs.order, inputs.clients)
         state = None
         if self.store is not None:
             shape = (*inputs.clients.weight.shape, state_size(self._client_state))
@@ -254,8 +247,12 @@ class Engine:
             state[inputs.facts.seats] = self.store.gather(inputs.facts.ids)
         if self.mesh.size == 1 and not self.settings.eager:  # the compiled round takes them to the device
             return packed, state
-        placed: tuple[Any, Any] = jax.device_put((packed, state), self._split)
+        placed: tuple[Any, Any] = self.split((packed, state))
         return placed
+
+    def split(self, arrays: Any) -> Any:
+        """Arrays (devices, …), each device's part on it."""
+        return jax.device_put(arrays, self._split)
 
     # ----- client state -------------------------------------------------------------------------------
 
@@ -263,11 +260,13 @@ class Engine:
         """Client states take their proposed values where the server used the update (law 5)."""
         verdict, steps = jax.device_get((launched.report.verdict, launched.report.steps))
         facts = launched.facts
-        used = (verdict[facts.seats] == 0) & (steps[facts.seats] > 0) & (facts.weights > 0)
+        taken = steps[facts.seats] > 0
+        if not (self.algorithm.own or self.algorithm.private_buffers):
+            taken &= (verdict[facts.seats] == 0) & (facts.weights > 0)
         rows = np.asarray(states)[facts.seats]
-        self.store.scatter(facts.ids[used], rows[used])
+        self.store.scatter(facts.ids[taken], rows[taken])
 
-    def _make_store(self, w: Any, directory: Any) -> Any:
+    def _make_store(self, own: Any, floats: Any, directory: Any) -> Any:
         if self._client_state is None:
             return None
         placement = self.settings.client_state
@@ -276,10 +275,27 @@ class Engine:
             placement = "host" if whole <= HOST_STATE_LIMIT or directory is None else "disk"
         if placement == "disk" and directory is None:
             raise ConfigError("client_state='disk' needs a directory for the run: give directory=.")
-        initial = pack_initial(self.algorithm, w)
+        initial = pack_initial(self.algorithm, own, floats)
         return ClientStore(self.data.clients, initial, placement, directory)
 
     # ----- set-up -------------------------------------------------------------------------------------
+
+    def _begin(self, start: Variables) -> tuple[Model, Any, Any]:
+        """The server's model before the first round, a client's own parameters, and the float buffers.
+
+        Where some parameters are private the server has the shared part and a client the private one;
+        otherwise both begin with all of them.
+        """
+        w = self.layout.flatten_params(start.params)
+        floats, ints = self.layout.flatten_buffers(start.buffers)
+        shared = own = w
+        self._private: Any = None
+        if self.layout.shared_size != self.layout.size:
+            shared, own = w[: self.layout.shared_size], w[self.layout.shared_size :]
+            self._private = jax.device_put(own, self._whole)
+        # Copies: a state that holds one array twice can't give its memory to the next round.
+        server = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), self.algorithm.init(shared))
+        return jax.device_put(Model(server, floats, ints), self._whole), own, floats
 
     def _put_columns(self) -> dict[str, Any]:
         columns = {}
@@ -315,17 +331,15 @@ class Engine:
 
     def _message_sizes(self) -> None:
         """Bytes of one client's messages, as the wire encoding would make them."""
-
-        def both(model: Model) -> Any:
-            return self.algorithm.broadcast(model.server), model.floats, model.ints
-
-        broadcast, floats, ints = jax.eval_shape(both, self.model)
-        with self._mode():
-            statics = self._statics(1, 1, Places(1, 1, 1))
-            update = update_shape(statics, self.model, self._numbers, self._columns)
-        buffers = {n: x for n, x in (("buffers", floats), ("counters", ints)) if x.size}
-        self.downlink_message = wire.size(_named(broadcast) | buffers)
-        self.uplink_message = wire.size(_named(update) | buffers)
+        order = max(self.settings.work.batch_size or 1, 1)
+        with self.mode():
+            self.downlink_message, self.uplink_message = message_bytes(
+                replace(self.statics(self.sizes.batch, 1, Places(order, 1, 1)), width=1),
+                self.model,
+                self.numbers,
+                self.columns,
+                self.algorithm.private_buffers,
+            )
 
     def _choose(self, options: list[schedule.Schedule]) -> schedule.Schedule:
         self.schedule = options[0]
@@ -335,17 +349,13 @@ class Engine:
         def run(option: schedule.Schedule) -> Any:
             self.schedule, self._room = option, Room()
             statics, inputs = self.plan(1)
-            return measured_round(statics)(self.model, self._numbers, self._columns, *self._put(1, inputs))
+            return measured_round(statics)(self.model, self.numbers, self.columns, *self._put(1, inputs))
 
         key = (self.task, self.layout, self._structures, self.settings.work, self.mesh, tuple(options))
         chosen = schedule.choose(options, key, run)
         self._room = Room()
         return chosen
 
-    def _mode(self) -> AbstractContextManager[Any]:
+    def mode(self) -> AbstractContextManager[Any]:
+        """Where rounds run: without compilation in eager mode."""
         return jax.disable_jit() if self.settings.eager else nullcontext()
-
-
-def _named(tree: Any) -> dict[str, Any]:
-    flat = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in flat}

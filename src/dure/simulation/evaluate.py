@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.task import Task
-from dure.simulation.program import AXIS, Model
+from dure.simulation.statics import AXIS, Model
 
 BLOCK = 256
 
@@ -64,10 +64,10 @@ class Evaluation:
                 padded.reshape(mesh.size, blocks, block, *values.shape[1:]), sharding
             )
 
-    def start(self, model: Model) -> dict[str, Array]:
-        """Begin the computation; `totals` or `per_client` wait for it."""
+    def start(self, w: Array | np.ndarray, model: Model) -> dict[str, Array]:
+        """Begin the computation for w (d,) and the model's buffers; `totals` and `per_client` wait for it."""
         program = _program(self._task, self._layout, self._mesh)
-        result: dict[str, Array] = program(model.server.w, model.floats, model.ints, self._columns)
+        result: dict[str, Array] = program(w, model.floats, model.ints, self._columns)
         return result
 
     def _host_rows(self, started: Mapping[str, Array]) -> dict[str, np.ndarray]:

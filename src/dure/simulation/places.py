@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from dure.oracles.local import ClientPlan
+from dure.oracles.problem import ClientPlan
 from dure.simulation.plan import bucket
 
 #: (device, chunk, lane) of each client.
@@ -52,18 +52,20 @@ class Places:
     chunks: int
     width: int
 
-    def pack(self, round: int, order: np.ndarray, clients: Clients) -> np.ndarray:
-        """The round's numbers as (devices, `length`) int32."""
+    def pack(self, round: int, unit: float, order: np.ndarray, clients: Clients) -> np.ndarray:
+        """The round's numbers as (devices, `length`) int32; `unit` as in `RoundInputs`."""
         count = clients.weight.shape[0]
         plan = clients.plan
         parts = [
             np.broadcast_to(np.int32(round), (count, 1)),
+            np.broadcast_to(np.float32(unit).view(np.int32), (count, 1)),
             np.broadcast_to(order, (count, self.order)),
             plan.first,
             plan.steps,
             plan.start,
             plan.size,
             plan.key.view(np.int32),
+            plan.client,
             clients.weight.view(np.int32),
             clients.turns,
             clients.blocks,
@@ -71,10 +73,11 @@ class Places:
         ]
         return np.concatenate([x.reshape(count, -1) for x in parts], axis=1)
 
-    def unpack(self, numbers: Array, state: Any) -> tuple[Array, Array, Clients]:
-        """(round, order, clients) of one device from its (length,) numbers."""
+    def unpack(self, numbers: Array, state: Any) -> tuple[Array, Array, Array, Clients]:
+        """(round, unit, order, clients) of one device from its (length,) numbers."""
         shape = (self.chunks, self.width)
         sizes = [
+            (),
             (),
             (self.order,),
             shape,
@@ -82,6 +85,7 @@ class Places:
             shape,
             shape,
             (*shape, 2),
+            shape,
             shape,
             (self.chunks,),
             (self.chunks,),
@@ -92,14 +96,11 @@ class Places:
             end = at + int(np.prod(size, dtype=np.int64))
             parts.append(numbers[at:end].reshape(size))
             at = end
-        round, order, first, steps, start, rows, key, weight, turns, blocks, chunks = parts
+        round, unit, order, first, steps, start, rows, key, client, weight, turns, blocks, chunks = parts
         key = lax.bitcast_convert_type(key, jnp.uint32)
-        weight = lax.bitcast_convert_type(weight, jnp.float32)
-        return (
-            round,
-            order,
-            Clients(ClientPlan(first, steps, start, rows, key), weight, turns, blocks, chunks, state),
-        )
+        weight, unit = (lax.bitcast_convert_type(x, jnp.float32) for x in (weight, unit))
+        plan = ClientPlan(first, steps, start, rows, key, client)
+        return round, unit, order, Clients(plan, weight, turns, blocks, chunks, state)
 
 
 def deal(turns: np.ndarray, width: int, devices: int) -> tuple[Seats, tuple[int, int, int]]:

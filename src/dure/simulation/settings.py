@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dure import keys
 from dure.aggregation.exact import MAX_TERMS
 from dure.errors import ConfigError, did_you_mean
 from dure.oracles.optimizer import Optimizer, as_optimizer
@@ -17,6 +18,8 @@ WEIGHTINGS = ("examples", "uniform")
 ESTIMATORS = ("ratio", "horvitz-thompson")
 SCHEDULES = ("auto", "sequential", "vectorised")
 PLACEMENTS = ("auto", "host", "device", "disk")
+#: Host function (seed, round, ids (m,)) → (m,) bool: whose upload doesn't arrive.
+LostUploads = Callable[[int, int, np.ndarray], np.ndarray]
 #: Host function (seed, round, ids (m,), steps (m,)) → steps really done (m,): slow clients stop early.
 WorkLimit = Callable[[int, int, np.ndarray, np.ndarray], np.ndarray]
 
@@ -38,7 +41,28 @@ class Settings:
     devices: int | None
     eager: bool
     work_limit: WorkLimit | None
+    lost_uploads: float | LostUploads
     objective: str
+
+    def lost(self, round: int, ids: np.ndarray) -> np.ndarray:
+        """(m,) bool: whose upload doesn't arrive in this round."""
+        if callable(self.lost_uploads):
+            found = np.asarray(self.lost_uploads(self.seed, round, ids))
+            if found.shape != ids.shape or found.dtype != bool:
+                raise ConfigError(
+                    f"lost_uploads returned {found.dtype} of shape {found.shape} in round {round}; it must "
+                    f"return one bool per client, shape {ids.shape}."
+                )
+            return found
+        if self.lost_uploads == 0:
+            return np.zeros(len(ids), bool)
+        words = keys.words(self.seed, "upload", round, ids, np.zeros(1, np.int64))
+        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 < self.lost_uploads
+
+    @property
+    def arrival(self) -> float:
+        """The probability that an upload arrives, where it is known; part of the inclusion probability."""
+        return 1.0 if callable(self.lost_uploads) else 1.0 - self.lost_uploads
 
 
 def settings(
@@ -61,6 +85,7 @@ def settings(
     devices: int | None = None,
     eager: bool = False,
     work_limit: WorkLimit | None = None,
+    lost_uploads: float | LostUploads = 0.0,
 ) -> Settings:
     """Check the keywords against each other and against the data; the meanings are in `simulate`.
 
@@ -94,6 +119,13 @@ def settings(
         _positive_int("width", width)
     if memory_budget <= 0:
         raise ConfigError(f"memory_budget={memory_budget!r} must be a positive number of bytes.")
+    if not callable(lost_uploads) and not (
+        isinstance(lost_uploads, int | float) and not isinstance(lost_uploads, bool) and 0 <= lost_uploads < 1
+    ):
+        raise ConfigError(
+            f"lost_uploads={lost_uploads!r} is not allowed: it must be a probability in [0, 1), or a function "
+            "(seed, round, ids) → one bool per client."
+        )
     return Settings(
         sampler,
         _work(epochs, steps, batch_size),
@@ -108,6 +140,7 @@ def settings(
         devices,
         eager,
         work_limit,
+        lost_uploads if callable(lost_uploads) else float(lost_uploads),
         objective(sampler, weighting, estimator),
     )
 

@@ -25,9 +25,10 @@ from dure.simulation import hyper
 from dure.simulation.cohort import RoundInputs
 from dure.simulation.engine import Engine, Launched
 from dure.simulation.evaluate import Evaluation
-from dure.simulation.program import AXIS, Statics, round_function
+from dure.simulation.program import round_function
 from dure.simulation.records import participation, round_record
 from dure.simulation.settings import settings
+from dure.simulation.statics import AXIS, Statics
 from dure.simulation.training import simulate
 
 if TYPE_CHECKING:
@@ -231,7 +232,12 @@ def _together(
                 out.append({})
                 continue
             model = jax.device_put(jax.tree.map(lambda x, i=i: x[i], host), engine.mesh.devices.flat[0])
-            out.append({f"test_{k}": v for k, v in central.totals(central.start(model)).items()})
+            out.append(
+                {
+                    f"test_{k}": v
+                    for k, v in central.totals(central.start(things[i][0].model(model.server), model)).items()
+                }
+            )
         return out
 
     for writer, measures in zip(writers, evaluated(state[0], 0), strict=True):
@@ -254,9 +260,10 @@ def _together(
     runs = []
     for i, writer in enumerate(writers):
         own = jax.tree.map(lambda x, i=i: x[i], host)
-        writer.model(engine.layout.to_state_dict(own.server.w, own.floats, own.ints))
+        w = np.asarray(things[i][0].model(own.server))
+        writer.model(engine.layout.to_state_dict(w, own.floats, own.ints))
         writer.status("complete", rounds)
-        runs.append(writer.run(model=engine.layout.unflatten_params(own.server.w)))
+        runs.append(writer.run(model=engine.layout.unflatten_params(w)))
     return runs
 
 
@@ -278,7 +285,7 @@ def _common(plans: list[tuple[Statics, RoundInputs]], number: int) -> tuple[Stat
         order[: len(one.order)] = one.order
         in_use = one.clients.chunks
         clients = jax.tree.map(grow, one.clients._replace(chunks=None))._replace(chunks=in_use)
-        packed.append(places.pack(number, order, clients))
+        packed.append(places.pack(number, one.unit, order, clients))
     return statics, np.stack(packed)
 
 

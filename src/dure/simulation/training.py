@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dure.algorithms.base import Algorithm
+from dure.algorithms.base import Algorithm, has_personal
 from dure.errors import ConfigError, RunError
 from dure.oracles.layout import Variables
 from dure.oracles.task import Task
@@ -18,8 +18,9 @@ from dure.run import Run, RunWriter, data_summary, environment
 from dure.simulation import checkpoint, describe
 from dure.simulation.engine import Engine, Launched
 from dure.simulation.evaluate import Evaluation, spread
+from dure.simulation.personal import PersonalEvaluation
 from dure.simulation.records import participation, round_record
-from dure.simulation.settings import WorkLimit, settings
+from dure.simulation.settings import LostUploads, WorkLimit, settings
 
 OnRound = Callable[[dict[str, Any]], object]
 #: Seconds between checkpoints where `checkpoint_every` is not given.
@@ -54,6 +55,7 @@ def simulate(
     devices: int | None = None,
     eager: bool = False,
     work_limit: WorkLimit | None = None,
+    lost_uploads: float | LostUploads = 0.0,
     initial: Variables | None = None,
     on_round: OnRound | None = None,
     experiment: Mapping[str, Any] | None = None,
@@ -92,6 +94,8 @@ def simulate(
         devices: how many of JAX's devices to use; None: all.
         eager: run the same code without compilation, for prints and breakpoints.
         work_limit: (seed, round, ids, steps) → steps that each client really does; slow clients stop early.
+        lost_uploads: probability in [0, 1) that an update is lost on its way, or a function
+            (seed, round, ids) → one bool per client. What was sent is counted; the client keeps its old state.
         initial: variables to start from; None: the model's `init`.
         on_round: called with each round's record.
         experiment: the configuration file's content, kept with the run for `dure resume`.
@@ -134,6 +138,7 @@ def simulate(
         devices=devices,
         eager=eager,
         work_limit=work_limit,
+        lost_uploads=lost_uploads,
     )
     place = None if directory is None else Path(directory)
     stored = describe.stored_config(place) if resume and place is not None else None
@@ -177,6 +182,9 @@ class _Loop:
         test = data.central_test
         self.central = None if test is None or every is None else self._evaluation(test)
         self.own = None if data.client_test is None else self._evaluation(data.client_test)
+        self.personal = None
+        if data.client_test is not None and has_personal(engine.algorithm):
+            self.personal = PersonalEvaluation(engine)
         self.better = {"loss": False, **{m.name: m.higher_is_better for m in task.metrics}}
         self.saved_at = time.monotonic()
 
@@ -210,12 +218,12 @@ class _Loop:
 
     def _start_evaluation(self, round: int) -> tuple[Any, Any]:
         """Begin the evaluations that are due; the devices do them behind the round."""
-        model, last = self.engine.model, round == self.rounds
+        engine, last = self.engine, round == self.rounds
         central = own = None
         if self.central is not None and (last or round % (self.every or 1) == 0):
-            central = self.central.start(model)
+            central = self.central.start(engine.vector(), engine.model)
         if self.own is not None and (last or (self.clients_every and round % self.clients_every == 0)):
-            own = self.own.start(model)
+            own = self.own.start(engine.vector(), engine.model)
         return central, own
 
     def _record(
@@ -247,6 +255,8 @@ class _Loop:
         data = self.engine.data
         offsets = data.client_test_offsets
         values = self.own.per_client(started, offsets)
+        if self.personal is not None:
+            values |= {f"personal_{name}": value for name, value in self.personal.measure().items()}
         known = np.flatnonzero(np.diff(offsets))
         self.writer.clients(
             round,
@@ -260,7 +270,7 @@ class _Loop:
         return {
             f"client_{name}_{what}": number
             for name, value in values.items()
-            for what, number in spread(value, self.better[name]).items()
+            for what, number in spread(value, self.better[name.removeprefix("personal_")]).items()
         }
 
     def _checkpoint_due(self) -> bool:

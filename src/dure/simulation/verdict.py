@@ -23,6 +23,8 @@ def judge(payload: PyTree, loss: Array, weight: Array) -> tuple[Array, Array]:
     beyond 1e19, which the largest magnitude tells apart.
     """
     leaves = [x for x in jax.tree.leaves(payload) if x.size]
+    if not leaves:  # a method that sends nothing
+        return jnp.float32(0), jnp.where(jnp.isfinite(loss), 0, LOSS_NOT_FINITE)
     squares = [jnp.vdot(x, x) for x in leaves]
     largest = jnp.stack([jnp.abs(x).max() for x in leaves]).max()
     broken = jnp.isnan(jnp.stack(squares)).any() | jnp.isinf(largest)
@@ -34,14 +36,16 @@ def judge(payload: PyTree, loss: Array, weight: Array) -> tuple[Array, Array]:
     return norm, verdict
 
 
-def statuses(sizes: np.ndarray, steps: np.ndarray, verdict: np.ndarray) -> list[str]:
+def statuses(sizes: np.ndarray, steps: np.ndarray, lost: np.ndarray, verdict: np.ndarray) -> list[str]:
     """One word of status per client, "ok" or why its update was not used."""
     texts = ["ok"] * len(sizes)
-    for k in np.flatnonzero((sizes == 0) | (steps == 0) | (verdict != 0)):
+    for k in np.flatnonzero((sizes == 0) | (steps == 0) | lost | (verdict != 0)):
         if sizes[k] == 0:
             texts[k] = "no examples"
         elif steps[k] == 0:
             texts[k] = "no steps"
+        elif lost[k]:
+            texts[k] = "upload lost"
         else:
             texts[k] = "; ".join(text for bit, text in REASONS.items() if verdict[k] & bit)
     return texts

@@ -1,0 +1,33 @@
+"""A method that a setting can't serve is refused when the two are put together (law 7 of the design)."""
+
+from dure.algorithms.base import Algorithm
+from dure.errors import ConfigError
+from dure.population.samplers import Everyone, Weighted
+from dure.simulation.settings import Settings
+
+
+def check_setting(algorithm: Algorithm, settings: Settings, client_state: bool) -> None:
+    """Refuse what would break the method's guarantee.
+
+    Raises:
+        ConfigError: saying what the method needs, what the setting gives, and what to use instead.
+    """
+    name, needs = type(algorithm).__name__, algorithm.needs
+    if needs.everyone and not isinstance(settings.sampler, Everyone):
+        raise ConfigError(
+            f"{name} is right only when every client takes part in every round, and the sampler is "
+            f"{settings.sampler.describe()}. Leave fraction and clients_per_round out, or choose a method "
+            "that samples (`dure algorithms` lists what each one needs)."
+        )
+    if client_state and not getattr(settings.sampler, "returning", True):
+        raise ConfigError(
+            f"{name} keeps state with each client between rounds, and with the sampler "
+            f"{settings.sampler.describe()} a client comes once: its state would never be used. Use a method "
+            "without client state (FedAvg, FedProx, FedAdam, MimeLite), or a population that comes again."
+        )
+    if needs.mean_of_states and isinstance(settings.sampler, Weighted):
+        raise ConfigError(
+            f"{name} keeps a mean over all clients' states on the server, which needs Σ p_k over those who "
+            "took part; sampling by weight hides it. Use clients_per_round= or fraction= (uniform sampling) "
+            "with weighting='examples'."
+        )
