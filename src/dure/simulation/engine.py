@@ -98,7 +98,8 @@ class Engine:
         self.model, own, floats = self._begin(start)
         self._client_state = client_state_shape(algorithm, own, floats)
         check_setting(algorithm, settings, self._client_state is not None)
-        self.store = self._make_store(own, floats, directory)
+        self._store = self._make_store(own, floats, directory)
+        self._uncommitted: Any = None
         self._planned: Any = None
         self._room = Room()
         convolutions = schedule.uses_convolutions(task, self.layout, start, data.columns[task.input][:1])
@@ -137,8 +138,8 @@ class Engine:
             )
         self.round = number
         launched = Launched(number, inputs.facts, report, outcome)
-        if self.store is not None:
-            self._commit(launched, states)
+        if self._store is not None:
+            self._uncommitted = (launched, states)
         return launched
 
     def plan_ahead(self) -> None:
@@ -175,9 +176,9 @@ class Engine:
         """Go back to a checkpoint's state."""
         self.model = jax.device_put(model, self._whole)
         self.round = round
-        self._planned = None
-        if self.store is not None:
-            self.store.restore(client_state, round)
+        self._planned = self._uncommitted = None
+        if self._store is not None:
+            self._store.restore(client_state, round)
 
     def vector(self) -> Any:
         """The server's model now (d,), with the private parameters that a client begins with."""
@@ -256,6 +257,15 @@ class Engine:
 
     # ----- client state -------------------------------------------------------------------------------
 
+    @property
+    def store(self) -> Any:
+        """Client state after the last round, or None. The round is waited for here, not when it is launched."""
+        if self._uncommitted is not None:
+            launched, states = self._uncommitted
+            self._uncommitted = None
+            self._commit(launched, states)
+        return self._store
+
     def _commit(self, launched: Launched, states: Any) -> None:
         """Client states take their proposed values where the server used the update (law 5)."""
         verdict, steps = jax.device_get((launched.report.verdict, launched.report.steps))
@@ -264,7 +274,7 @@ class Engine:
         if not (self.algorithm.own or self.algorithm.private_buffers):
             taken &= (verdict[facts.seats] == 0) & (facts.weights > 0)
         rows = np.asarray(states)[facts.seats]
-        self.store.scatter(facts.ids[taken], rows[taken])
+        self._store.scatter(facts.ids[taken], rows[taken])
 
     def _make_store(self, own: Any, floats: Any, directory: Any) -> Any:
         if self._client_state is None:
