@@ -80,6 +80,11 @@ class Oracle(Protocol):
     examples: Any
     client: Any
 
+    @property
+    def steps(self) -> Any:
+        """Local steps that the client does in this round, at least 1."""
+        ...
+
     def solve(
         self,
         start: Float[Array, " d"],

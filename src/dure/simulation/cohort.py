@@ -131,7 +131,7 @@ def plan_round(
 def _unit(data: Any, settings: Settings, inclusion: np.ndarray) -> float:
     if settings.estimator == "horvitz-thompson":
         return float(inclusion[0]) if len(inclusion) else 0.0
-    return 1.0 / max(data.examples if settings.weighting == "examples" else data.clients, 1)
+    return 1.0 / max(int(data.examples if settings.weighting == "examples" else data.clients), 1)
 
 
 def _whole_steps(work: Work) -> int:
