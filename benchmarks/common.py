@@ -1,17 +1,26 @@
-"""What the benchmark commands share: where they ran, how they were called, and their tables."""
+"""What the benchmark commands share: where they ran, how they were called, their tables and their pictures."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Table
 
-FILES = ("--json", "--markdown")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FILES = ("--json", "--markdown", "--picture")
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+Named = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, head, rows
 
 
 def console() -> Console:
@@ -61,3 +70,37 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
+
+
+def files(parser: argparse.ArgumentParser, *, picture: bool = False) -> None:
+    """The options that save what was printed."""
+    for option in FILES if picture else FILES[:2]:
+        parser.add_argument(option, type=Path, metavar="FILE")
+
+
+def show(console: Console, tables: Sequence[Named]) -> None:
+    """Print tables; the first column is text, the others are numbers."""
+    for title, head, rows in tables:
+        table = Table(title=title)
+        for i, name in enumerate(head):
+            table.add_column(name, justify="right" if i else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+
+
+def save(
+    asked: argparse.Namespace,
+    about: str,
+    tables: Sequence[Named],
+    report: dict[str, Any],
+    picture: "Figure | None" = None,
+) -> None:
+    """Write the files that were asked for."""
+    if asked.json:
+        asked.json.write_text(json.dumps({"about": about, **report}, indent=1))
+    if asked.markdown:
+        parts = [f"{title}\n\n{markdown_table(head, rows)}" for title, head, rows in tables]
+        asked.markdown.write_text("\n\n".join([about, *parts]) + "\n")
+    if picture is not None and asked.picture:
+        picture.savefig(asked.picture, dpi=110, pil_kwargs={"optimize": True})

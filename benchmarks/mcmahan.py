@@ -113,7 +113,8 @@ class Training:
 
     def evaluate(self, round: int) -> None:
         best = self.curve.accuracy[-1] if self.curve.accuracy else 0.0
-        now = self.test.totals(self.test.start(self.simulation.engine.model))["accuracy"]
+        engine = self.simulation.engine
+        now = self.test.totals(self.test.start(engine.vector(), engine.model))["accuracy"]
         self.curve.rounds.append(round)
         self.curve.accuracy.append(max(best, now))
 
