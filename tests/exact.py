@@ -1,23 +1,26 @@
 """Algorithm pages in float64 on the quadratics of `problems.Q10`, without the engine.
 
-A page says what happens at the server and at a client; this file plays the rest by the book, in plain Python: who
-takes part, whose upload is lost, which state is kept, and full-gradient local steps in numpy. What the engine
-computes in float32 is known to about 1e-6; here fixed points and invariants hold to 1e-9 and beyond.
+A page says what happens at the server and at a client; this file plays the rest by the book: who takes part, whose
+upload is lost, which state is kept, and full-gradient local steps. What the engine computes in float32 is known to
+about 1e-6; here fixed points and invariants hold to 1e-9 and beyond.
 
     run = Run(Scaffold(), sampler=cyc3, lost=loss20)
     run.rounds(82)
-    run.w, run.server, run.clients, run.mean(lambda c: c)
+    run.w, run.server.c, run.clients, run.mean()        # clients' states are stacked, (N, …)
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from dure.algorithms.base import Algorithm, RoundInfo, has_survey
+from dure.simulation import hyper
 from problems import Q10
 
 # ----- who takes part, whose upload is lost: rounds count from t = 0 as in the reference -------------------
@@ -30,7 +33,7 @@ def everyone(t: int) -> Sequence[int]:
 
 def cyc3(t: int) -> Sequence[int]:
     """Three of ten, without random numbers."""
-    return sorted((3 * t + np.arange(3)) % 10)
+    return [(3 * t + i) % 10 for i in range(3)]
 
 
 def nothing(t: int, client: int) -> bool:
@@ -50,47 +53,56 @@ TAU = (1, 2, 4, 8, 16, 1, 3, 5, 9, 20)
 # ----- one client ------------------------------------------------------------------------------------------
 
 
-class Solution(NamedTuple):
+class Plan(NamedTuple):
+    """A client's f(x) = ½ (x − b)ᵀ A (x − b) and its local optimizer: `steps` heavy-ball steps with these rates."""
+
+    client: Any
+    A: Any
+    b: Any
+    steps: Any
+    rates: Any
+    momentum: Any
+
+
+class Batch(NamedTuple):
+    """The minibatch of a step: all of the client's data."""
+
+    gradient: Callable[[Any], Any]
+    loss: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Solution:
     """What a page reads of a local solution."""
 
     w: Any
     steps: Any
-    gain: Any
-    free_gain: Any
     loss: Any
+    _gain: Callable[[Any], Any]
 
+    @property
+    def gain(self) -> Any:
+        return self._gain(None)
 
-class Batch:
-    """The minibatch of a step: all of the client's data."""
-
-    def __init__(self, oracle: "Oracle"):
-        self.gradient, self.loss = oracle.gradient, oracle.loss
+    @property
+    def free_gain(self) -> Any:
+        return self._gain(0.0)
 
 
 class Oracle:
-    """f(x) = ½ (x − b)ᵀ A (x − b) of one client, and its local optimizer: heavy ball with rates η_s."""
+    """What one client answers."""
 
-    def __init__(
-        self,
-        client: int,
-        A: np.ndarray,
-        b: np.ndarray,
-        rates: Sequence[float],
-        momentum: float = 0.0,
-        exact: bool = False,
-        shared: int | None = None,
-    ):
-        """`exact`: `solve` gives the minimiser itself; `shared`: so many coordinates travel, all if None."""
-        self.client, self.examples, self.steps = jnp.int32(client), jnp.int32(1), len(rates)
-        self._A, self._b, self._rates, self._momentum = A, b, tuple(rates), momentum
-        self._exact, self._shared = exact, len(b) if shared is None else shared
+    def __init__(self, plan: Plan, exact: bool, shared: int):
+        """`exact`: `solve` gives the minimiser itself; `shared`: so many coordinates travel."""
+        self.client, self.examples, self.steps = plan.client, jnp.int32(1), plan.steps
+        self._plan, self._exact, self._shared = plan, exact, shared
+        self._batch = Batch(self.gradient, self.loss)
 
     def gradient(self, w: Any) -> Any:
-        return jnp.asarray(self._A @ (np.asarray(w) - self._b))
+        return self._plan.A @ (w - self._plan.b)
 
     def loss(self, w: Any) -> Any:
-        away = np.asarray(w) - self._b
-        return jnp.asarray(0.5 * away @ self._A @ away)
+        return 0.5 * (w - self._plan.b) @ self.gradient(w)
 
     def solve(
         self,
@@ -106,47 +118,35 @@ class Oracle:
         repeats: int = 1,
     ) -> Solution:
         """Steps on f(y) + ⟨linear, y⟩ + (prox/2)‖y − anchor‖²; the whole gradient goes through the momentum."""
-        y = np.asarray(start, np.float64)
-        v = np.zeros_like(y) if linear is None else np.asarray(linear)
-        a = y if anchor is None else np.asarray(anchor)
-        prox, rate = float(prox), float(rate)
-        moves = np.ones_like(y)
+        plan = self._plan
+        a = start if anchor is None else anchor
+        free = np.ones(start.shape, bool)
         if train is not None:
-            moves[slice(self._shared, None) if train == "shared" else slice(self._shared)] = 0
-        if reference is not None:
-            x, g = map(np.asarray, reference)
-            v = v + g - self._A @ (x - self._b)
-        rates = tuple(rate * r for r in self._rates * repeats)
-        if self._exact:
-            assert direction is None
-            y = self._minimiser(y, v, prox, a, moves > 0)
-        else:
-            buffer = np.zeros_like(y)
-            for eta in rates:
-                if direction is None:
-                    g = self._A @ (y - self._b)
-                else:
-                    g = np.asarray(direction(Batch(self), jnp.asarray(y)))
-                buffer = self._momentum * buffer + g + v + prox * (y - a)
-                y = y - eta * buffer * moves
-        gains = [jnp.asarray(gain(rates, self._momentum, mu)) for mu in (prox, 0.0)]
-        return Solution(jnp.asarray(y), jnp.int32(len(rates)), *gains, self.loss(y))
+            free[slice(self._shared, None) if train == "shared" else slice(self._shared)] = False
 
-    def _minimiser(
-        self, y: np.ndarray, v: np.ndarray, prox: float, a: np.ndarray, free: np.ndarray
-    ) -> np.ndarray:
-        """Where the gradient of the local problem is 0 in the free coordinates; the others stay."""
-        H = self._A + prox * np.eye(len(y))
-        gradient = self._A @ (y - self._b) + v + prox * (y - a)
-        y = y.copy()
-        y[free] -= np.linalg.solve(H[np.ix_(free, free)], gradient[free])
-        return y
+        def gradient(y: Any) -> Any:
+            g = self.gradient(y) if direction is None else direction(self._batch, y)
+            if reference is not None:
+                g = g - self.gradient(reference[0]) + reference[1]
+            return g + (0 if linear is None else linear) + prox * (y - a)
+
+        def step(s: Any, carry: Any) -> Any:
+            y, buffer = carry
+            buffer = plan.momentum * buffer + gradient(y)
+            return y - jnp.where(free, rate * plan.rates[s % plan.steps] * buffer, 0), buffer
+
+        if self._exact:  # a Newton step is exact on quadratics
+            assert direction is None
+            hessian = (plan.A + prox * jnp.eye(start.size))[np.ix_(free, free)]
+            y = start.at[free].add(-jnp.linalg.solve(hessian, gradient(start)[free]))
+        else:
+            y, _ = lax.fori_loop(0, plan.steps * repeats, step, (start, jnp.zeros_like(start)))
+        gains = lambda mu: gain(plan, prox if mu is None else mu, rate, repeats)  # noqa: E731
+        return Solution(y, plan.steps * repeats, self.loss(y), gains)
 
     def walk(self, start: Any, step: Callable[..., Any], *, batches: int = 1) -> Any:
-        state = start
-        for _ in range(-(-self.steps // batches)):
-            state = step(state, *[Batch(self)] * batches)
-        return state
+        turns = -(-self._plan.steps // batches)
+        return lax.fori_loop(0, turns, lambda _, state: step(state, *[self._batch] * batches), start)
 
     def labels(self, classes: int) -> Any:
         raise NotImplementedError("these clients have no labels")
@@ -161,24 +161,101 @@ class Oracle:
         return w[self._shared :]
 
 
-@lru_cache(maxsize=4096)
-def gain(rates: tuple[float, ...], momentum: float, prox: float) -> float:
+def gain(plan: Plan, prox: Any = 0.0, rate: Any = 1.0, repeats: int = 1) -> Any:
     """Displacement per unit of gradient: Σ over single impulses of how far each one carries (section 7)."""
-    total = 0.0
-    for k in range(len(rates)):
-        z = buffer = 0.0
-        for s, eta in enumerate(rates):
-            buffer = momentum * buffer + (1.0 if s == k else 0.0) + prox * z
-            z = z - eta * buffer
-        total -= z
-    return total
+
+    def carried(k: Any) -> Any:
+        def step(s: Any, carry: Any) -> Any:
+            z, buffer = carry
+            buffer = plan.momentum * buffer + (s == k) + prox * z
+            return z - rate * plan.rates[s % plan.steps] * buffer, buffer
+
+        return -lax.fori_loop(0, plan.steps * repeats, step, (jnp.zeros(()), jnp.zeros(())))[0]
+
+    impulses = jnp.arange(plan.rates.size * repeats)
+    return jnp.where(impulses < plan.steps * repeats, jax.vmap(carried)(impulses), 0).sum()
+
+
+# ----- one round -------------------------------------------------------------------------------------------
+
+
+class Who(NamedTuple):
+    """Of each client (N,): whether its update arrives, whether its state takes the proposed value."""
+
+    arrived: Any
+    commits: Any
+    commits_own: Any
+
+
+@lru_cache(maxsize=256)
+def _compiled(structure: Any, exact: bool, shared: int) -> Any:
+    """Numbers of the page are inputs: another α doesn't compile again."""
+    return jax.jit(partial(_round, structure, exact, shared))
+
+
+def _round(
+    structure: Any,
+    exact: bool,
+    shared: int,
+    numbers: Any,
+    number: Any,
+    plans: Plan,
+    p: Any,
+    who: Who,
+    server: Any,
+    clients: Any,
+) -> tuple[Any, Any]:
+    page: Algorithm = hyper.join(structure, iter(numbers))
+    sent, survey = page.broadcast(server), None
+
+    def answer(plan: Plan, state: Any) -> Any:
+        return page.survey(page.deliver(sent, plan.client), state, Oracle(plan, exact, shared))
+
+    def work(plan: Plan, state: Any) -> Any:
+        update, proposed = page.local(page.deliver(sent, plan.client), state, Oracle(plan, exact, shared))
+        return page.receive(update), proposed
+
+    weight = jnp.where(who.arrived, p, 0)
+    mass = jnp.where(who.arrived.any(), weight.sum(), 1)
+
+    def mean(tree: Any) -> Any:
+        return jax.tree.map(
+            lambda x: jnp.tensordot(weight, jnp.where(_like(who.arrived, x), x, 0), 1) / mass, tree
+        )
+
+    if has_survey(page):
+        survey = mean(jax.vmap(answer)(plans, clients))
+        sent = page.inform(sent, survey)
+    updates, proposed = jax.vmap(work)(plans, clients)
+    accepted = who.arrived.sum()
+    info = RoundInfo(number, accepted.astype(jnp.int32), accepted / p.size, weight.sum(), survey)
+    new = page.apply(server, mean(updates), info)
+    server = jax.tree.map(lambda n, o: jnp.where(accepted > 0, n, o), new, server)
+    return server, _commit(page, who, clients, proposed)
+
+
+def _commit(page: Algorithm, who: Who, old: Any, proposed: Any) -> Any:
+    def take(takes: Any, new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda n, o: jnp.where(_like(takes, n), n, o), new, old)
+
+    if "*" in page.own:
+        return take(who.commits_own, proposed, old)
+    kept = take(who.commits, proposed, old)
+    for name in page.own:
+        own = take(who.commits_own, getattr(proposed, name), getattr(old, name))
+        kept = kept._replace(**{name: own})
+    return kept
+
+
+def _like(mask: Any, x: Any) -> Any:
+    return mask.reshape(mask.shape + (1,) * (x.ndim - 1))
 
 
 # ----- one training ----------------------------------------------------------------------------------------
 
 
 class Run:
-    """A training from w = 0, all of it in float64."""
+    """A training on quadratics, all of it in float64."""
 
     def __init__(
         self,
@@ -207,7 +284,7 @@ class Run:
             sampler: t → client numbers.
             lost: (t, client) → whether the upload is lost; the client then keeps its old state.
             commit_lost: a client whose upload is lost takes the proposed state all the same (wrong).
-            p: the clients' weights.
+            p: (N,) the clients' weights.
             A: (N, d, d) the quadratics.
             b: (N, d) their minimisers.
             start: w at first, zeros if None.
@@ -215,64 +292,45 @@ class Run:
             shared: number of coordinates that travel (partial sharing), all if None.
         """
         self.algorithm, self.A, self.b, self.p = algorithm, A, b, p
-        self.steps = (steps,) * len(p) if isinstance(steps, int) else tuple(steps)
-        self.eta, self.momentum, self.exact = eta, momentum, exact
+        self.steps = np.broadcast_to(np.asarray(steps, np.int32), p.shape)
+        self.eta = eta if callable(eta) else lambda t, s: eta
+        self.momentum, self.exact = momentum, exact
         self.sampler, self.lost, self.commit_lost = sampler, lost, commit_lost
         self.shared = b.shape[1] if shared is None else shared
         self.t = 0
+        N, length = len(p), 32 * -(-int(self.steps.max()) // 32)  # other numbers of steps compile nothing
         with jax.enable_x64(True):
-            w = jnp.zeros(b.shape[1]) if start is None else jnp.asarray(start)
+            w = jnp.zeros(b.shape[1]) if start is None else jnp.asarray(start, jnp.float64)
             self.server = algorithm.init(w[: self.shared])
-            own = w[self.shared :] if algorithm.private_patterns else w
-            self.clients = [algorithm.init_client(own) for _ in p]
+            first = algorithm.init_client(w[self.shared :] if algorithm.private_patterns else w)
+            self.clients = jax.tree.map(lambda x: jnp.stack([x] * N), first)
+            rates, factors = np.zeros((N, length)), np.full(N, momentum)
+            plans = Plan(np.arange(N, dtype=np.int32), A, b, self.steps, rates, factors)
+            self._plans, self._p = jax.tree.map(jnp.asarray, (plans, p))
 
-    def oracle(self, client: int) -> Oracle:
-        """The client's oracle in the present round."""
-        rate = self.eta if callable(self.eta) else lambda t, s: self.eta
-        rates = [rate(self.t, s) for s in range(self.steps[client])]
-        A, b = self.A[client], self.b[client]
-        return Oracle(client, A, b, rates, self.momentum, self.exact, self.shared)
+    def plans(self) -> Plan:
+        """What the clients do in the present round, (N, …)."""
+        rates = np.zeros(self._plans.rates.shape)
+        rates[:, : self.steps.max()] = [self.eta(self.t, s) for s in range(self.steps.max())]
+        return self._plans._replace(rates=rates)
 
     def round(self) -> None:
         """One round; without any upload nothing changes at the server."""
+        present = np.isin(np.arange(len(self.p)), self.sampler(self.t))
+        arrived = present & ~np.array([self.lost(self.t, k) for k in range(len(self.p))])
+        who = Who(arrived, present if self.commit_lost else arrived, present)
+        structure, numbers = hyper.split(self.algorithm)
         with jax.enable_x64(True):
-            self._round()
+            self.server, self.clients = _compiled(structure, self.exact, self.shared)(
+                np.asarray(numbers),
+                jnp.int32(self.t + 1),
+                self.plans(),
+                self.p,
+                who,
+                self.server,
+                self.clients,
+            )
         self.t += 1
-
-    def _round(self) -> None:
-        page = self.algorithm
-        cohort = [int(k) for k in self.sampler(self.t)]
-        arrived = [k for k in cohort if not self.lost(self.t, k)]
-        oracles = {k: self.oracle(k) for k in cohort}
-        sent, survey = page.broadcast(self.server), None
-        if has_survey(page) and arrived:
-            answers = [page.survey(page.deliver(sent, k), self.clients[k], oracles[k]) for k in arrived]
-            survey = self._mean(arrived, answers)
-            sent = page.inform(sent, survey)
-        updates = []
-        for k in cohort:
-            update, proposed = page.local(page.deliver(sent, oracles[k].client), self.clients[k], oracles[k])
-            if k in arrived:
-                updates.append(page.receive(update))
-            if k in arrived or self.commit_lost or "*" in page.own:
-                self.clients[k] = proposed
-            elif page.own:
-                alone = {name: getattr(proposed, name) for name in page.own}
-                self.clients[k] = self.clients[k]._replace(**alone)
-        if not arrived:
-            return
-        info = RoundInfo(
-            jnp.int32(self.t + 1),
-            jnp.int32(len(arrived)),
-            jnp.asarray(len(arrived) / len(self.p)),
-            jnp.asarray(self.p[arrived].sum()),
-            survey,
-        )
-        self.server = page.apply(self.server, self._mean(arrived, updates), info)
-
-    def _mean(self, clients: list[int], trees: list[Any]) -> Any:
-        weights = self.p[clients] / self.p[clients].sum()
-        return jax.tree.map(lambda *x: sum(w * xi for w, xi in zip(weights, x, strict=True)), *trees)
 
     def rounds(self, number: int) -> "Run":
         for _ in range(number):
@@ -284,16 +342,21 @@ class Run:
         """The server's model."""
         return np.asarray(self.server.w)
 
-    def mean(self, part: Callable[[Any], Any] = lambda state: state) -> np.ndarray:
-        """Σ p_k part(state of k) over all clients."""
-        return np.einsum("k,kj->j", self.p, np.stack([np.asarray(part(c)) for c in self.clients]))
+    def mean(self, part: Callable[[Any], Any] = lambda clients: clients) -> np.ndarray:
+        """Σ p_k part_k over all clients; `part` of the stacked states is (N, d)."""
+        return self.p @ np.asarray(part(self.clients))
 
     def error(self, optimum: np.ndarray | None = None) -> float:
         """Distance of the model to the optimum of Σ p_k f_k, or to what is given."""
-        return float(np.linalg.norm(self.w - (Q10.optimum(self.p) if optimum is None else optimum)))
+        return float(np.linalg.norm(self.w - (self.optimum() if optimum is None else optimum)))
+
+    def optimum(self) -> np.ndarray:
+        """The minimiser of Σ p_k f_k."""
+        A = np.einsum("i,ijk->jk", self.p, self.A)
+        return np.linalg.solve(A, np.einsum("i,ijk,ik->j", self.p, self.A, self.b))
 
     def settles(self, number: int, below: float = 1e-8) -> int:
-        """After which round the error stays under `below` until round `number`: the reference's "rounds"."""
+        """The first round after which the error stays under `below` until round `number`: the reference's "rounds"."""
         last = 0
         for _ in range(number):
             self.round()
