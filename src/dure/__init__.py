@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dure import data, models
+    from dure import data, decentralized, models
     from dure.algorithms import (
         APFL,
         IFCA,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         Server,
         Update,
     )
+    from dure.config.advice import advise
     from dure.data import Federated
     from dure.errors import ConfigError, DataError, DureError, RunError
     from dure.oracles.layout import Layout, Variables
@@ -118,6 +119,7 @@ _NAMES = {
         "Server",
         "Update",
     ),
+    "dure.config.advice": ("advise",),
     "dure.data": ("Federated",),
     "dure.errors": ("ConfigError", "DataError", "DureError", "RunError"),
     "dure.oracles.layout": ("Layout", "Variables"),
@@ -131,7 +133,7 @@ _NAMES = {
     "dure.simulation.sweep": ("sweep",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = ("data", "models")
+_ROOMS = ("data", "decentralized", "models")
 
 __all__ = [
     "APFL",
@@ -199,9 +201,11 @@ __all__ = [
     "Update",
     "Variables",
     "Weighted",
+    "advise",
     "binary",
     "classification",
     "data",
+    "decentralized",
     "models",
     "regression",
     "sgd",
