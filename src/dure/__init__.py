@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dure import data, decentralized, models
+    from dure import data, decentralized, distillation, models
     from dure.algorithms import (
         APFL,
         IFCA,
@@ -133,7 +133,7 @@ _NAMES = {
     "dure.simulation.sweep": ("sweep",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = ("data", "decentralized", "models")
+_ROOMS = ("data", "decentralized", "distillation", "models")
 
 __all__ = [
     "APFL",
@@ -206,6 +206,7 @@ __all__ = [
     "classification",
     "data",
     "decentralized",
+    "distillation",
     "models",
     "regression",
     "sgd",
