@@ -20,8 +20,10 @@ import numpy as np
 from jax import lax
 
 from dure.algorithms.base import Algorithm, RoundInfo, has_survey
+from dure.oracles.optimizer import sgd
 from dure.simulation import hyper
-from problems import Q10
+from dure.simulation.engine import Engine
+from problems import Q10, QUADRATIC, Cyclic, make_engine, q10
 
 # ----- who takes part, whose upload is lost: rounds count from t = 0 as in the reference -------------------
 
@@ -362,3 +364,119 @@ class Run:
             self.round()
             last = last if self.error() < below else self.t
         return last + 1
+
+
+# ----- what is compared with -------------------------------------------------------------------------------
+
+
+def contraction(A: np.ndarray, steps: int, eta: float, mu: float = 0.0, momentum: float = 0.0) -> np.ndarray:
+    """C with y − x = C (b − x) after local steps with the proximal term (mu/2)‖y − x‖² (section 2)."""
+    moved, buffer = np.zeros_like(A), np.zeros_like(A)
+    for _ in range(steps):
+        buffer = momentum * buffer + (A + mu * np.eye(len(A))) @ moved - A
+        moved = moved - eta * buffer
+    return moved
+
+
+def limit(
+    q: np.ndarray, steps: int | Sequence[int], eta: float, mu: float = 0.0, momentum: float = 0.0
+) -> np.ndarray:
+    """Where Σ q_i C_i (b_i − x) = 0: the fixed point of FedAvg, FedProx and FedNova."""
+    steps = np.broadcast_to(steps, q.shape)
+    C = np.stack([contraction(A, k, eta, mu, momentum) for A, k in zip(Q10.A, steps, strict=True)])
+    return np.linalg.solve(np.einsum("i,ijk->jk", q, C), np.einsum("i,ijk,ik->j", q, C, Q10.b))
+
+
+def gradients(x: np.ndarray) -> np.ndarray:
+    """∇f_i(x) of all ten clients (10, 5)."""
+    return np.einsum("ijk,ik->ij", Q10.A, x - Q10.b)
+
+
+def applied(page: Algorithm, server: Any, mean: Any, *, number: int = 1, share: float = 1.0) -> Any:
+    """The server's step alone, in float64, with N = 10."""
+    with jax.enable_x64(True):
+        server, mean = jax.tree.map(jnp.asarray, (server, mean))
+        info = RoundInfo(jnp.int32(number), jnp.int32(10 * share), jnp.asarray(share), jnp.asarray(share))
+        return jax.tree.map(np.asarray, page.apply(server, mean, info))
+
+
+def begun(page: Algorithm, w: np.ndarray) -> Any:
+    """The server's state before the first round, in float64."""
+    with jax.enable_x64(True):
+        return page.init(jnp.asarray(w))
+
+
+def check_order(page: Algorithm) -> None:
+    """Clients that are numbered otherwise make the same model."""
+    order = np.array([3, 9, 0, 7, 1, 8, 2, 6, 5, 4])
+    numbered = Run(page, steps=TAU, p=Q10.weighted, eta=0.05, lost=loss20).rounds(4)
+    other = Run(
+        page,
+        steps=np.array(TAU)[order],
+        p=Q10.weighted[order],
+        A=Q10.A[order],
+        b=Q10.b[order],
+        eta=0.05,
+        lost=lambda t, k: loss20(t, int(order[k])),
+    ).rounds(4)
+    np.testing.assert_allclose(other.w, numbered.w, atol=1e-12)
+
+
+def engine(page: Algorithm, *, steps: int | Sequence[int], optimizer: Any, **keywords: Any) -> Engine:
+    """The engine on the same clients, three of ten a round; all such engines of a page share one program."""
+    steps = np.broadcast_to(steps, 10)
+    return make_engine(
+        page,
+        QUADRATIC,
+        q10(weighted=True),
+        sampler=Cyclic(3),
+        steps=20,
+        batch_size=np.inf,
+        optimizer=optimizer,
+        work_limit=lambda seed, round, ids, planned: steps[ids],
+        schedule="vectorised",
+        width=2,
+        devices=1,
+        **keywords,
+    )
+
+
+def check_engine(page: Algorithm, rounds: int = 6) -> None:
+    """The engine's rounds, in float32, are those of this file: sampled, lost, weighted, of unequal lengths."""
+    run = Run(
+        page,
+        steps=TAU,
+        eta=lambda t, s: 0.05 * 0.9**t,
+        momentum=0.5,
+        p=Q10.weighted,
+        sampler=cyc3,
+        lost=loss20,
+    )
+    compiled = engine(
+        page,
+        steps=TAU,
+        optimizer=sgd(0.05, momentum=0.5, round_decay=0.9),
+        lost_uploads=lambda seed, round, ids: np.array([loss20(round - 1, k) for k in ids]),
+    )
+    for _ in range(rounds):
+        run.round()
+        compiled.launch()
+    for wanted, found in zip(
+        jax.tree.leaves(run.server), jax.tree.leaves(compiled.model.server), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5)
+    if run.clients is not None:
+        rows = [np.asarray(leaf).reshape(10, -1) for leaf in jax.tree.leaves(run.clients)]
+        found = compiled.store.gather(np.arange(10))
+        np.testing.assert_allclose(found, np.concatenate(rows, 1), rtol=1e-4, atol=2e-5)
+
+
+def check_float32(page: Algorithm, rounds: int, *, eta: float = 0.1, steps: int | Sequence[int] = 10) -> None:
+    """The engine reaches the optimum of the mean of the ten within what float32 can tell, under sampling."""
+    compiled = engine(
+        page, steps=steps, optimizer=sgd(eta, momentum=0.0, round_decay=1.0), weighting="uniform"
+    )
+    for _ in range(rounds):
+        compiled.launch()
+    error = np.linalg.norm(np.asarray(compiled.model.server.w) - Q10.optimum(Q10.uniform))
+    assert error < 1e-5
