@@ -149,7 +149,7 @@ def test_every_name_in_the_tables_means_something() -> None:
     for table in (tables.DATA, tables.PARTITIONS, tables.MODELS):
         for place in table.values():
             assert callable(tables.imported(place)), place
-    assert set(tables.OPTIMIZER_KEYS) == {"sgd", "adam", "adamw", "adagrad", "rmsprop"}
+    assert set(tables.OPTIMIZER_KEYS) == {"sgd", "adam", "adamw", "adagrad", "rmsprop", "yogi"}
 
 
 def test_the_catalogue_of_data_and_the_table_agree() -> None:

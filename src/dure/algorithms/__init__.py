@@ -29,49 +29,23 @@ from dure.algorithms.pfedme import PFedMe
 from dure.algorithms.proximal import L1, Ball, Box
 from dure.algorithms.scaffold import Scaffold
 
-#: All methods, in the order of the catalogue: by what they are for.
-ALL: tuple[type[Algorithm], ...] = (
-    FedAvg,
-    FedSGD,
-    FedAvgM,
-    FedOpt,
-    FedAdagrad,
-    FedAdam,
-    FedYogi,
-    FedExP,
-    FedProx,
-    Scaffold,
-    FedNova,
-    FedDyn,
-    FedDC,
-    Mime,
-    MimeLite,
-    FedLin,
-    FedSAM,
-    MoFedSAM,
-    Moon,
-    FedLC,
-    ConsensusADMM,
-    FedADMM,
-    FedPD,
-    FineTuning,
-    LocalOnly,
-    Ditto,
-    PFedMe,
-    APFL,
-    PerFedAvg,
-    FedPer,
-    FedRep,
-    FedBN,
-    LGFedAvg,
-    FedBABU,
-    IFCA,
-    HierFAVG,
-)
+#: All methods by what they are for, in the order of the catalogue.
+GROUPS: dict[str, tuple[type[Algorithm], ...]] = {
+    "Averaging": (FedAvg, FedSGD),
+    "Server steps": (FedAvgM, FedOpt, FedAdagrad, FedAdam, FedYogi, FedExP),
+    "Against drift": (FedProx, Scaffold, FedNova, FedDyn, FedDC, Mime, MimeLite, FedLin),
+    "Local loss": (FedSAM, MoFedSAM, Moon, FedLC),
+    "ADMM": (ConsensusADMM, FedADMM, FedPD),
+    "Personal models": (FineTuning, LocalOnly, Ditto, PFedMe, APFL, PerFedAvg),
+    "Partial sharing": (FedPer, FedRep, FedBN, LGFedAvg, FedBABU),
+    "Clusters and hierarchies": (IFCA, HierFAVG),
+}
+ALL: tuple[type[Algorithm], ...] = tuple(method for group in GROUPS.values() for method in group)
 
 __all__ = [
     "ALL",
     "APFL",
+    "GROUPS",
     "IFCA",
     "L1",
     "Algorithm",

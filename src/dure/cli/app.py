@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dure.cli import catalogues, looks, new
+from dure.cli import advise, catalogues, looks, new
 from dure.cli.terminal import STOPPED, complain, err, guarded, out
 from dure.errors import ConfigError, DureError
 
@@ -171,3 +171,4 @@ app.command("list")(looks.list_runs)
 app.command()(new.new)
 app.command()(catalogues.data)
 app.command()(catalogues.algorithms)
+app.command()(advise.advise)

@@ -1,16 +1,18 @@
 """From a checked study to the objects that `simulate` takes."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dure.config import tables
+from dure.config.keywords import check_population, keywords, without_unused
 from dure.config.load import problems, study
+from dure.config.methods import choose
+from dure.config.probe import probe
 from dure.config.signature import arguments
-from dure.config.study import Clients, Optimizer, Study, without_none
+from dure.config.study import Study, without_none
 from dure.errors import ConfigError
 
 #: What data keep when they are dealt out anew.
@@ -41,14 +43,16 @@ def build(plan: Study, source: str = "The configuration") -> Built:
         DataError: the data can't be loaded.
     """
     config = plan.resolved()
-    method, algorithm_config = _algorithm(plan, source)
-    data, data_config = _data(plan, source)
+    chosen = choose(plan, source)
+    data, data_config = load_data(plan, source)
+    check_population(plan, data.clients, source)
+    method, algorithm_config = chosen.made(data, source)
     model, model_config = _model(plan, data, source)
     config |= {"algorithm": algorithm_config, "data": data_config, "model": model_config}
     task = _task(plan, model, model_config["name"], data)
     config["task"] = {"name": task.name, "metrics": [metric.name for metric in task.metrics]}
-    notes = _unused(plan, config, type(method).__name__)
-    return Built(method, task, data, _keywords(plan), config, notes)
+    plan, notes = without_unused(plan, config, chosen.name, probe(method).asks)
+    return Built(method, task, data, keywords(plan), config, notes)
 
 
 def rebuild(config: Mapping[str, Any]) -> Built:
@@ -65,16 +69,13 @@ def rebuild(config: Mapping[str, Any]) -> Built:
     return build(study(config["experiment"], "config.json"), "config.json")
 
 
-def _algorithm(plan: Study, source: str) -> tuple[Any, dict[str, Any]]:
-    name, method = tables.find("algorithm.name", tables.algorithms(), plan.algorithm.name)
-    values, wrong = arguments(method, plan.algorithm.arguments, "algorithm")
-    if wrong:
-        raise problems(source, wrong)
-    made = method(**values)
-    return made, {"name": name, **{f.name: getattr(made, f.name) for f in fields(made)}}
+def load_data(plan: Study, source: str) -> tuple[Any, dict[str, Any]]:
+    """The study's data, and their resolved section.
 
-
-def _data(plan: Study, source: str) -> tuple[Any, dict[str, Any]]:
+    Raises:
+        ConfigError: an unknown loader or partitioner, or an argument that it doesn't take.
+        DataError: the data can't be loaded.
+    """
     name, place = tables.find("data.name", tables.DATA, plan.data.name)
     loader = tables.imported(place)
     values, wrong = arguments(loader, _seeded(loader, plan.data.arguments, plan.seed), "data")
@@ -194,65 +195,6 @@ def _task(plan: Study, model: Any, model_name: str, data: Any) -> Any:
         else:
             chosen.append(getattr(metrics, key))
     return make(model, metrics=tuple(chosen))
-
-
-def _keywords(plan: Study) -> dict[str, Any]:
-    clients, engine = plan.clients, plan.engine
-    keywords: dict[str, Any] = {
-        "rounds": plan.rounds,
-        "seed": plan.seed,
-        "epochs": clients.epochs,
-        "steps": clients.steps,
-        "batch_size": math.inf if clients.batch_size == "all" else clients.batch_size,
-        "optimizer": _optimizer(plan.optimizer),
-        "weighting": clients.weighting,
-        "estimator": clients.estimator,
-        "evaluate_every": plan.evaluation.every or None,
-        "evaluate_clients_every": plan.evaluation.clients_every,
-        **engine.model_dump(exclude_none=True),
-    }
-    return keywords | _sampling(clients)
-
-
-def _sampling(clients: Clients) -> dict[str, Any]:
-    from dure.population.samplers import Poisson, Weighted
-
-    if clients.sampler == "poisson":
-        assert clients.fraction is not None
-        return {"sampler": Poisson(clients.fraction)}
-    if clients.sampler == "weighted":
-        assert clients.per_round is not None
-        return {"sampler": Weighted(clients.per_round)}
-    if clients.per_round is not None:
-        return {"clients_per_round": clients.per_round}
-    return {"fraction": clients.fraction} if clients.fraction is not None else {}
-
-
-def _optimizer(section: Optimizer) -> Any:
-    import optax
-
-    from dure.oracles.optimizer import Optimizer as Local
-    from dure.oracles.optimizer import sgd
-
-    given = without_none(section.model_dump(exclude={"name", "round_decay"}))
-    if section.name == "sgd":
-        return sgd(**given, round_decay=section.round_decay)
-    factory = getattr(optax, section.name)
-    given = {key: value for key, value in given.items() if key in tables.OPTIMIZER_KEYS[section.name]}
-    return Local(factory, given, section.round_decay)
-
-
-def _unused(plan: Study, config: dict[str, Any], method: str) -> list[str]:
-    """FedSGD has no local work: drop what is said about it from the record, and say so."""
-    if method != "FedSGD":
-        return []
-    work = ("epochs", "steps", "batch_size")
-    given = [f"optimizer.{key}" for key in sorted(plan.optimizer.model_fields_set)]
-    given += [f"clients.{key}" for key in work if key in plan.clients.model_fields_set]
-    config.pop("optimizer", None)
-    for key in work:
-        config["clients"].pop(key, None)
-    return [f"FedSGD doesn't use {', '.join(given)}; its step is algorithm.learning_rate."] if given else []
 
 
 def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:

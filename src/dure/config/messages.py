@@ -35,6 +35,7 @@ def _said(item: Any, model: type[BaseModel], path: list[str]) -> str:
     if kind == "model_type" or kind.startswith("model_"):
         return f" = {_shown(value)}: must be a table, [{'.'.join(path)}]."
     allowed = item["msg"].removeprefix("Input should be ").split(", unable")[0].replace("a valid ", "a ")
+    allowed = allowed.replace("a tuple", "a list")  # TOML's word for it
     return f" = {_shown(value)}: must be {allowed.replace('a integer', 'an integer')}."
 
 

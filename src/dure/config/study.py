@@ -81,12 +81,14 @@ class Clients(Section):
 
     fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     per_round: Count | None = None
-    sampler: Literal["everyone", "uniform", "poisson", "weighted"] | None = None
+    sampler: Literal["everyone", "uniform", "poisson", "weighted", "cyclic", "once"] | None = None
+    order: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
     epochs: Count | None = None
     steps: Count | None = None
     batch_size: Annotated[Any, BeforeValidator(_batch)] = 10
     weighting: Literal["examples", "uniform"] = "examples"
     estimator: Literal["ratio", "horvitz-thompson"] = "ratio"
+    lost_uploads: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @model_validator(mode="after")
     def _consistent(self) -> "Clients":
@@ -102,18 +104,32 @@ class Clients(Section):
             raise ValueError("sampler = 'weighted' needs per_round, the number of draws")
         if self.sampler == "uniform" and self.fraction is None and self.per_round is None:
             raise ValueError("sampler = 'uniform' needs fraction or per_round")
+        if self.sampler in ("cyclic", "once") and self.fraction is not None:
+            raise ValueError(f"sampler = '{self.sampler}' takes per_round, not fraction")
+        if self.sampler == "once" and self.per_round is None:
+            raise ValueError("sampler = 'once' needs per_round, the number of new clients in a round")
+        if self.order is not None and self.sampler != "cyclic":
+            raise ValueError("order is the order of sampler = 'cyclic': set it, or remove order")
+        if self.order is not None and len(set(self.order)) < len(self.order):
+            raise ValueError("order names a client twice")
         return self
 
 
 class Optimizer(Section):
-    """[optimizer]: the clients' local optimizer, new at the start of every client's work."""
+    """[optimizer]: the clients' local optimizer, new at the start of every client's work.
 
-    name: Literal["sgd", "adam", "adamw", "adagrad", "rmsprop"] = "sgd"
+    FedOpt's [algorithm.optimizer], the server's, has the same keys.
+    """
+
+    name: Literal["sgd", "adam", "adamw", "adagrad", "rmsprop", "yogi"] = "sgd"
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     nesterov: bool = False
     weight_decay: Annotated[float, Field(ge=0)] | None = None
     clip_norm: Positive | None = None
+    b1: Annotated[float, Field(ge=0, lt=1)] | None = None
+    b2: Annotated[float, Field(ge=0, lt=1)] | None = None
+    eps: Positive | None = None
     round_decay: Positive = 1.0
 
     @model_validator(mode="after")
@@ -158,6 +174,49 @@ class Engine(Section):
     devices: Count | None = None
 
 
+class Setting(Section):
+    """[setting]: where a training will run, for `dure advise`; `dure run` doesn't read it.
+
+    Attributes:
+        kind: "cross-silo" (a few institutions that stay) or "cross-device" (many devices that come and go).
+        clients: how many there are.
+        clients_per_round, participation: how many take part in a round, or which share of them.
+        alike: how much clients' data resemble each other: "iid", "mild" or "strong" differences.
+        keeps_state: whether a client comes again and can keep something between rounds.
+        attackers: whether some clients may send anything.
+        links: "slow" where bytes are what a round costs, else "fast".
+        personal: whether each client may end with a model of its own.
+        rounds: how long the training is.
+    """
+
+    kind: Literal["cross-silo", "cross-device"] | None = None
+    clients: Annotated[int, Field(ge=2)] | None = None
+    clients_per_round: Count | None = None
+    participation: Annotated[float, Field(gt=0, le=1)] | None = None
+    alike: Literal["iid", "mild", "strong"] | None = None
+    keeps_state: bool | None = None
+    attackers: bool | None = None
+    links: Literal["slow", "fast"] | None = None
+    personal: bool | None = None
+    rounds: Count | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Setting":
+        if self.clients_per_round is not None and self.participation is not None:
+            raise ValueError("clients_per_round and participation are two ways to say the same: keep one")
+        if self.clients is None:
+            return self
+        if self.clients_per_round is not None and self.clients_per_round > self.clients:
+            raise ValueError(
+                f"clients_per_round = {self.clients_per_round} is more than the {self.clients} clients"
+            )
+        if self.participation is not None and self.participation * self.clients < 1:
+            raise ValueError(
+                f"participation = {self.participation:g} of {self.clients} clients is less than one client a round"
+            )
+        return self
+
+
 class Study(Section):
     """A whole study: one TOML file, or a run's config.json."""
 
@@ -173,6 +232,7 @@ class Study(Section):
     optimizer: Optimizer = Optimizer()
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
+    setting: Setting | None = None
 
     def resolved(self) -> dict[str, Any]:
         """All that is needed to repeat the study, as JSON can hold it: no directory, no unset keys."""

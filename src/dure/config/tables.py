@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dure.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from dure.algorithms import Algorithm
 
 #: [data] name → loader.
 DATA: Mapping[str, str] = {
@@ -41,17 +44,21 @@ MODELS: Mapping[str, str] = {
 }
 
 #: Which keys of [optimizer] each optimizer takes.
-_ADAPTIVE = frozenset({"name", "learning_rate", "round_decay"})
+_ALL = frozenset({"name", "learning_rate", "round_decay"})
 OPTIMIZER_KEYS: Mapping[str, frozenset[str]] = {
-    "sgd": _ADAPTIVE | {"momentum", "nesterov", "weight_decay", "clip_norm"},
-    "adam": _ADAPTIVE,
-    "adamw": _ADAPTIVE | {"weight_decay"},
-    "adagrad": _ADAPTIVE,
-    "rmsprop": _ADAPTIVE | {"momentum"},
+    "sgd": _ALL | {"momentum", "nesterov", "weight_decay", "clip_norm"},
+    "adam": _ALL | {"b1", "b2", "eps"},
+    "adamw": _ALL | {"b1", "b2", "eps", "weight_decay"},
+    "adagrad": _ALL | {"eps"},
+    "rmsprop": _ALL | {"eps", "momentum"},
+    "yogi": _ALL | {"b1", "b2", "eps"},
 }
 
+#: `proximal` of the ADMM methods: name → regulariser or set.
+PROXIMALS: Mapping[str, str] = {name: f"dure.algorithms:{name}" for name in ("L1", "Box", "Ball")}
 
-def algorithms() -> dict[str, type]:
+
+def algorithms() -> dict[str, "type[Algorithm]"]:
     """[algorithm] name → class, for all methods."""
     from dure.algorithms import ALL
 
