@@ -55,9 +55,10 @@ def sharpened(mean: Scores, temperature: Any, how: str | None) -> Float[Array, "
     Args:
         mean: p̄ (…, C), rows that sum to 1.
         temperature: T > 0; T → 0 is the one-hot vector of the largest.
-        how: "softmax": σ(p̄/T), the rule of DS-FL. The p̄ are at most 1, so that it lowers the entropy for
-            small T only (T = 1 raises it, T → ∞ is uniform). "power": p̄^(1/T) / Σ p̄^(1/T), which lowers it
-            for every T < 1 and is p̄ itself at T = 1. None: p̄.
+        how: "softmax": σ(p̄/T), the rule of DS-FL. Probabilities are small logits, so that it lowers the
+            entropy only for T well below 1 and where one label leads: T = 1 raises it, and so does T = 0.1
+            for a p̄ that is shared evenly by six of ten labels. "power": p̄^(1/T) / Σ p̄^(1/T), which never
+            raises it for T ≤ 1 and is p̄ itself at T = 1. None: p̄.
     """
     mean = jnp.asarray(mean)
     if how is None:

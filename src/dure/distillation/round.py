@@ -198,7 +198,7 @@ class Round:
             for r in reports[1:]
         ]
         weight = (facts.weights > 0) if self._method.weighting == "uniform" else facts.weights
-        status = [_status(*x) for x in zip(facts.sizes, facts.planned, verdict, strict=True)]
+        status = [_status(*map(int, x)) for x in zip(facts.sizes, facts.planned, verdict, strict=True)]
         up, down = self.messages(i)
         return Asked(
             facts.ids,
