@@ -45,6 +45,10 @@ class LocalOnly(Algorithm):
     needs: ClassVar[Needs] = Needs(uplink=0, downlink=0, personal=True)
     own: ClassVar[tuple[str, ...]] = ("*",)
 
+    @property
+    def private_buffers(self) -> bool:  # noqa: D102
+        return True
+
     def init(self, w: Float[Array, " d"]) -> Server:  # noqa: D102
         return Server(w)
 

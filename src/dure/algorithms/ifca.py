@@ -50,7 +50,7 @@ class IFCA(Algorithm):
         "A. Ghosh, J. Chung, D. Yin, K. Ramchandran. An Efficient Framework for Clustered Federated Learning. "
         "NeurIPS 2020."
     )
-    needs: ClassVar[Needs] = Needs(personal=True)
+    needs: ClassVar[Needs] = Needs(downlink=2, personal=True)  # as many as there are models, two by default
     clusters: int = 2
     spread: float = 0.1
 

@@ -61,6 +61,7 @@ def config(
             "sampler": plain(chosen.sampler),
             "weighting": chosen.weighting,
             "estimator": chosen.estimator,
+            "lost_uploads": plain(chosen.lost_uploads),
         },
         "local": {
             "epochs": chosen.work.epochs,

@@ -95,10 +95,10 @@ class Engine:
         self._check_batches()
         self.sizes = sizes_of(data, settings, bool(self.layout.buffer_size or self.layout.counter_size))
         self._structures, self.numbers = self._take_numbers()
-        self.model, own, floats = self._begin(start)
-        self._client_state = client_state_shape(algorithm, own, floats)
-        check_setting(algorithm, settings, self._client_state is not None)
-        self._store = self._make_store(own, floats, directory)
+        self.model, at_first = self._begin(start)
+        self._client_state = client_state_shape(algorithm, *at_first)
+        check_setting(algorithm, settings, data, self._client_state is not None)
+        self._store = self._make_store(at_first, directory)
         self._uncommitted: Any = None
         self._planned: Any = None
         self._room = Room()
@@ -205,7 +205,7 @@ class Engine:
         """This engine for another seed: same data on the devices, its own start and plans."""
         other = copy(self)
         other.settings = replace(self.settings, seed=seed)
-        other.model, _, _ = other._begin(self.task.model.init(keys.jax_key(seed, "init")))
+        other.model, _ = other._begin(self.task.model.init(keys.jax_key(seed, "init")))
         other._planned = None
         return other
 
@@ -276,7 +276,7 @@ class Engine:
         rows = np.asarray(states)[facts.seats]
         self._store.scatter(facts.ids[taken], rows[taken])
 
-    def _make_store(self, own: Any, floats: Any, directory: Any) -> Any:
+    def _make_store(self, at_first: tuple[Any, ...], directory: Any) -> Any:
         if self._client_state is None:
             return None
         placement = self.settings.client_state
@@ -285,13 +285,13 @@ class Engine:
             placement = "host" if whole <= HOST_STATE_LIMIT or directory is None else "disk"
         if placement == "disk" and directory is None:
             raise ConfigError("client_state='disk' needs a directory for the run: give directory=.")
-        initial = pack_initial(self.algorithm, own, floats)
+        initial = pack_initial(self.algorithm, *at_first)
         return ClientStore(self.data.clients, initial, placement, directory)
 
     # ----- set-up -------------------------------------------------------------------------------------
 
-    def _begin(self, start: Variables) -> tuple[Model, Any, Any]:
-        """The server's model before the first round, a client's own parameters, and the float buffers.
+    def _begin(self, start: Variables) -> tuple[Model, tuple[Any, ...]]:
+        """The server's model before the first round, and a client's own parameters, float buffers and counters.
 
         Where some parameters are private the server has the shared part and a client the private one;
         otherwise both begin with all of them.
@@ -305,7 +305,7 @@ class Engine:
             self._private = jax.device_put(own, self._whole)
         # Copies: a state that holds one array twice can't give its memory to the next round.
         server = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), self.algorithm.init(shared))
-        return jax.device_put(Model(server, floats, ints), self._whole), own, floats
+        return jax.device_put(Model(server, floats, ints), self._whole), (own, floats, ints)
 
     def _put_columns(self) -> dict[str, Any]:
         columns = {}

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 from dure.algorithms.base import has_survey
 from dure.channel import wire
 from dure.oracles.problem import ClientPlan
-from dure.simulation.packing import Kept, check_proposed, state_size
+from dure.simulation.packing import check_proposed, keep, state_size
 from dure.simulation.phases import begin, check_update, client_of
 from dure.simulation.places import Clients
 from dure.simulation.statics import Model, Statics, shapes_of
@@ -51,8 +51,7 @@ def _shapes(statics: Statics, model: Model, numbers: Any, columns: Mapping[str, 
             broadcast = algorithm.inform(broadcast, answer)
         update, proposed = algorithm.local(algorithm.deliver(broadcast, plan.client), kept, oracle)
         check_update(algorithm, "local", algorithm.receive(update))
-        floats = model.floats if algorithm.private_buffers else None
-        check_proposed(algorithm, statics.client_state, Kept(proposed, floats))
+        check_proposed(algorithm, statics.client_state, keep(algorithm, proposed, model.floats, model.ints))
         return Messages(sent, answer, update)
 
     one = np.ones((1, 1, 1), np.int32)

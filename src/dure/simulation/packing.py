@@ -12,24 +12,43 @@ from dure.errors import ConfigError
 
 
 class Kept(NamedTuple):
-    """What is kept for a client between rounds: the algorithm's state and, where they are private, buffers."""
+    """What is kept for a client between rounds: the algorithm's state and, where they are private, buffers.
+
+    `ints` are the counters as float32 (2, c), see `halves`; where nothing is private, `floats` and `ints` are None.
+    """
 
     state: Any
-    floats: Any
+    floats: Any = None
+    ints: Any = None
 
 
-def kept_at_first(algorithm: Algorithm, w: Any, floats: Any) -> Kept:
-    """What a client has before its first round. `w`: its private parameters, all where none are private."""
-    return Kept(algorithm.init_client(w), floats if algorithm.private_buffers else None)
+def keep(algorithm: Algorithm, state: Any, floats: Any, ints: Any) -> Kept:
+    """What is kept of a client's state, float buffers (b,) and counters (c,)."""
+    return Kept(state, floats, halves(ints)) if algorithm.private_buffers else Kept(state)
 
 
-def client_state_shape(algorithm: Algorithm, w: Any, floats: Any) -> Any:
+def halves(ints: Any) -> Array:
+    """int32 (c,) as two float32 numbers each (2, c): exact, and never a NaN as their bits would be."""
+    return jnp.stack([ints >> 16, ints & 0xFFFF]).astype(jnp.float32)
+
+
+def whole(halves: Array) -> Array:
+    """The int32 numbers (c,) behind `halves`."""
+    high, low = halves.astype(jnp.int32)
+    return (high << 16) | low
+
+
+def client_state_shape(algorithm: Algorithm, w: Any, floats: Any, ints: Any) -> Any:
     """The structure of what is kept for one client, hashable, or None for a method without.
+
+    `w`: a client's private parameters at first, all where none are private.
 
     Raises:
         ConfigError: the state holds something else than float32 arrays.
     """
-    example = jax.eval_shape(lambda *given: kept_at_first(algorithm, *given), w, floats)
+    example = jax.eval_shape(
+        lambda w, *given: keep(algorithm, algorithm.init_client(w), *given), w, floats, ints
+    )
     leaves, structure = jax.tree.flatten(example)
     if not leaves:
         return None
@@ -48,7 +67,7 @@ def own_part(algorithm: Algorithm, shape: Any) -> np.ndarray:
     marks = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, _Size)):
         names = [getattr(part, "name", None) for part in path]
-        own = names[0] == "floats" or "*" in algorithm.own or any(n in algorithm.own for n in names[1:2])
+        own = names[0] != "state" or "*" in algorithm.own or any(n in algorithm.own for n in names[1:2])
         marks.append(np.full(leaf.number, own))
     return np.concatenate(marks)
 
@@ -85,7 +104,7 @@ def state_size(shape: Any) -> int:
 def unpack(shape: Any, packed: Any) -> Kept:
     """What a packed row (s,) holds; nothing for a method without client state."""
     if shape is None:
-        return Kept(None, None)
+        return Kept(None)
     structure, shapes = shape
     ends = np.cumsum([int(np.prod(s, dtype=np.int64)) for s in shapes])
     parts = [
@@ -100,6 +119,7 @@ def pack(state: PyTree) -> Array:
     return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(state)])
 
 
-def pack_initial(algorithm: Algorithm, w: Any, floats: Any) -> np.ndarray:
+def pack_initial(algorithm: Algorithm, w: Any, floats: Any, ints: Any) -> np.ndarray:
     """What is kept for a client before its first round, packed (s,)."""
-    return np.asarray(pack(kept_at_first(algorithm, jnp.asarray(w), jnp.asarray(floats))), np.float32)
+    w, floats, ints = map(jnp.asarray, (w, floats, ints))
+    return np.asarray(pack(keep(algorithm, algorithm.init_client(w), floats, ints)), np.float32)

@@ -14,7 +14,7 @@ from dure.aggregation import mean
 from dure.errors import ConfigError
 from dure.oracles.local import JaxOracle
 from dure.oracles.problem import ClientPlan, Shared
-from dure.simulation.packing import Kept, own_part, pack, unpack
+from dure.simulation.packing import keep, own_part, pack, unpack, whole
 from dure.simulation.places import Clients
 from dure.simulation.statics import Payload, Phase, Report, Statics, shapes_of, things
 from dure.simulation.verdict import judge
@@ -60,7 +60,7 @@ def client_of(
     """(the algorithm's state of the client, its oracle)."""
     kept = unpack(statics.client_state, packed)
     if kept.floats is not None:
-        shared = replace(shared, floats=kept.floats)
+        shared = replace(shared, floats=kept.floats, ints=whole(kept.ints))
     return kept.state, JaxOracle(shared, plan, turns, blocks)
 
 
@@ -99,15 +99,17 @@ def work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared) ->
         norm, verdict = judge(payload, seen.loss, weight)
         verdict = jnp.where(weight > 0, verdict, 0)
         used = (verdict == 0) & (weight > 0) & (seen.steps > 0)
-        ints = jnp.where(used, seen.ints, _NO_COUNT)
+        sends_ints = used if not algorithm.private_buffers else jnp.bool_(False)
+        ints = jnp.where(sends_ints, seen.ints, _NO_COUNT)
         report = Report(verdict, seen.loss, seen.steps, norm)
         kept = None
         if packed is not None:
-            new = pack(Kept(proposed, seen.floats if algorithm.private_buffers else None))
+            new = pack(keep(algorithm, proposed, seen.floats, seen.ints))
             takes = used
             if own is not None:
-                alone = own & (seen.steps > 0) & jnp.isfinite(jnp.where(own, new, 0.0)).all()
-                takes = used | alone
+                # Nobody checks what doesn't travel: a personal model that broke would stay broken for ever.
+                sound = (seen.steps > 0) & jnp.isfinite(jnp.where(own, new, 0.0)).all()
+                takes = jnp.where(own, sound, used)
             kept = jnp.where(takes, new, packed)
         return payload, jnp.where(used, weight, 0.0), ints, used.astype(jnp.int32), report, kept
 

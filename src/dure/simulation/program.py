@@ -135,6 +135,7 @@ def _apply(
     # Buffers are averaged whatever the estimator is; an estimate of a total would not be a statistic.
     averaged = mean.ratio(sums).floats
     floats = model.floats if averaged is None else averaged
+    ints = model.ints if algorithm.private_buffers else ints
     happened = accepted > 0
     new = Model(server, floats, ints)
     new = jax.tree.map(lambda n, o: jnp.where(happened, n, o), new, model)

@@ -1,23 +1,30 @@
 """A method that a setting can't serve is refused when the two are put together (law 7 of the design)."""
 
+from typing import Any
+
 from dure.algorithms.base import Algorithm
 from dure.errors import ConfigError
-from dure.population.samplers import Everyone, Weighted
+from dure.population.samplers import Weighted
 from dure.simulation.settings import Settings
 
 
-def check_setting(algorithm: Algorithm, settings: Settings, client_state: bool) -> None:
+def check_setting(algorithm: Algorithm, settings: Settings, data: Any, client_state: bool) -> None:
     """Refuse what would break the method's guarantee.
 
     Raises:
         ConfigError: saying what the method needs, what the setting gives, and what to use instead.
     """
     name, needs = type(algorithm).__name__, algorithm.needs
-    if needs.everyone and not isinstance(settings.sampler, Everyone):
+    if needs.everyone and settings.sampler.expected_size(data) < data.clients:
         raise ConfigError(
             f"{name} is right only when every client takes part in every round, and the sampler is "
             f"{settings.sampler.describe()}. Leave fraction and clients_per_round out, or choose a method "
             "that samples (`dure algorithms` lists what each one needs)."
+        )
+    if needs.everyone and (callable(settings.lost_uploads) or settings.lost_uploads > 0):
+        raise ConfigError(
+            f"{name} is right only when every client's update arrives in every round, and lost_uploads is "
+            "given. Leave it out, or choose a method that samples (`dure algorithms` lists what each one needs)."
         )
     if client_state and not getattr(settings.sampler, "returning", True):
         raise ConfigError(
