@@ -77,6 +77,16 @@ def mix(mixing: Float[Array, "N N"], x: Float[Array, "N *d"]) -> Float[Array, "N
     return jnp.matmul(mixing, x, precision="highest")
 
 
+def disagreement(mixing: Float[Array, "N N"], x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+    """(I − W) X for rows of W that sum to 1: row i is Σ_j W_ij (x_i − x_j).
+
+    Computed from differences to the first row, so that its rounding errors vanish with the disagreement: those of
+    x − W x stay as large as x and would move the mean in every round.
+    """
+    apart = x - x[0]
+    return apart - mix(mixing, apart)
+
+
 def tensor(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     """The shape of a tensor in a message."""
     return jax.ShapeDtypeStruct(shape, dtype)

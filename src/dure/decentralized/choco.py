@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dure.algorithms import _checks as check
-from dure.decentralized.base import Method, Nodes, mix
+from dure.decentralized.base import Method, Nodes, disagreement
 from dure.decentralized.compressors import Compressor
 from dure.errors import ConfigError
 
@@ -70,7 +70,7 @@ class Choco(Method):
     def step(self, state: Replicated, mixing: Float[Array, "N N"], nodes: Nodes) -> Replicated:  # noqa: D102
         y = nodes.solve(state.x)
         replica = state.replica + jax.vmap(self._sent)(y - state.replica, nodes.keys)
-        return Replicated(y + self.gamma * (mix(mixing, replica) - replica), replica)
+        return Replicated(y - self.gamma * disagreement(mixing, replica), replica)
 
     def _sent(self, v: Array, key: Array) -> Array:
         """C(v) for one node: what its neighbours decode from the message."""

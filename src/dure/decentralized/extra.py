@@ -1,4 +1,4 @@
-"""EXTRA: two mixing matrices one behind the other cancel what D-PSGD's constant step leaves.
+"""EXTRA: what D-PSGD's nodes disagree about is added up, and the sum cancels the error of its constant step.
 
 Shi, Ling, Wu, Yin: EXTRA: An Exact First-Order Algorithm for Decentralized Consensus Optimization, SIAM J.
 Optim. 2015.
@@ -6,7 +6,13 @@ Optim. 2015.
     X_1     = W X_0 − η G(X_0)
     X_{t+2} = (I + W) X_{t+1} − ½ (I + W) X_t − η (G(X_{t+1}) − G(X_t))
 
-Exact like gradient tracking, with D-PSGD's messages: W X_t was heard a round ago. W must be symmetric.
+Added up from the beginning, which is the form computed here:
+
+    X_{t+1} = W X_t − η G(X_t) − D_t,    D_t = ½ Σ_{s<t} (I − W) X_s
+
+The recursion itself adds its rounding errors to the mean, round after round: in float32 it drifts away from the
+optimum. D is made of differences that vanish. Exact like gradient tracking, with D-PSGD's messages; W must be
+symmetric.
 """
 
 from dataclasses import dataclass
@@ -16,15 +22,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dure.algorithms import _checks as check
-from dure.decentralized.base import Method, Nodes, mix
+from dure.decentralized.base import Method, Nodes, disagreement
 
 
-class Remembered(NamedTuple):
-    """Models X, ½ (I + W) X of the round before, and its gradients, (N, d) each."""
+class Corrected(NamedTuple):
+    """Models X and corrections D, (N, d) each. Columns of D sum to 0."""
 
     x: Array
-    half: Array
-    g: Array
+    d: Array
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,10 @@ class Extra(Method):
     def __post_init__(self) -> None:
         check.number(self, "learning_rate", 0, open_low=True)
 
-    def init(self, x: Float[Array, "N d"]) -> Remembered:  # noqa: D102
-        return Remembered(x, x, jnp.zeros_like(x))  # half = X_0 and g = 0 make the first step X_1
+    def init(self, x: Float[Array, "N d"]) -> Corrected:  # noqa: D102
+        return Corrected(x, jnp.zeros_like(x))
 
-    def step(self, state: Remembered, mixing: Float[Array, "N N"], nodes: Nodes) -> Remembered:  # noqa: D102
-        x, half, before = state
-        g, mixed = nodes.gradient(x), mix(mixing, x)
-        new = x + mixed - half - self.learning_rate * (g - before)
-        return Remembered(new, 0.5 * (x + mixed), g)
+    def step(self, state: Corrected, mixing: Float[Array, "N N"], nodes: Nodes) -> Corrected:  # noqa: D102
+        x, d = state
+        apart = disagreement(mixing, x)
+        return Corrected(x - apart - self.learning_rate * nodes.gradient(x) - d, d + 0.5 * apart)

@@ -27,10 +27,11 @@ from dure.simulation.settings import Settings
 
 
 class Report(NamedTuple):
-    """What is recorded of a round: training losses (N,), whether a node's work was finite (N,), consensus ()."""
+    """What is recorded of a round: `loss`, `norm`, `verdict` of each node's work (N,), consensus distance ()."""
 
     loss: Any
-    finite: Any
+    norm: Any
+    verdict: Any
     consensus: Any
 
 
@@ -93,7 +94,8 @@ def compiled_round(statics: Statics) -> Any:
         node_keys = jax.vmap(lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"))(sent.keys)
         nodes = StackedOracles(shared, sent.plan, node_keys)
         state = method.step(state, sent.mixing, nodes)
-        return state, Report(nodes.loss, nodes.finite, consensus_distance(method.models(state)))
+        consensus = consensus_distance(method.models(state))
+        return state, Report(nodes.loss, nodes.norm, nodes.verdict, consensus)
 
     return jax.jit(function)
 

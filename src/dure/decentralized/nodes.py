@@ -1,7 +1,7 @@
 """All nodes' oracles at once: the federated engine's oracle for each row of X, so that gradients are the same code.
 
-Nothing is averaged unchecked (law 4): a node whose local result is not finite contributes none. Its row of
-`solve` is where it started, its row of `gradient` is 0, and the record names it.
+Nothing is averaged unchecked (law 4): a node whose work is not finite or too large, by the federated engine's
+verdict, contributes none. Its row of `solve` is where it started, its row of `gradient` is 0; the record names it.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,8 @@ from jaxtyping import Array, Float32
 
 from dure.oracles.local import JaxOracle
 from dure.oracles.problem import ClientPlan, Shared
+from dure.simulation.statics import Payload
+from dure.simulation.verdict import judge
 
 
 class StackedOracles:
@@ -29,34 +31,36 @@ class StackedOracles:
     def __init__(self, shared: Shared, plan: ClientPlan, keys: Array):
         self.keys = keys
         self._shared, self._plan = shared, plan
-        #: What was seen in the last question: (N,) mean training losses, (N,) whether all was finite.
-        self.loss = jnp.zeros(plan.size.shape, jnp.float32)
-        self.finite = jnp.ones(plan.size.shape, bool)
+        #: Of the last question, (N,) each: mean training loss, 2-norm of the work, why it was set aside (0: it wasn't).
+        self.loss = self.norm = jnp.zeros(plan.size.shape, jnp.float32)
+        self.verdict = jnp.zeros(plan.size.shape, jnp.int32)
 
     def solve(self, start: Float32[Array, "N d"]) -> Float32[Array, "N d"]:
         """Where each node's local optimizer leads from its row, over its plan."""
-        return self._ask(lambda oracle, x: oracle.solve(x).w, start, start)
+        return start + self._ask(lambda oracle, x: oracle.solve(x).w - x, start)
 
     def gradient(self, x: Float32[Array, "N d"]) -> Float32[Array, "N d"]:
         """Each node's mean minibatch gradient over its plan, at its row of x."""
-        return self._ask(_mean_gradient, x, jnp.zeros_like(x))
+        return self._ask(_mean_gradient, x)
 
-    def _ask(self, question: Callable[[JaxOracle, Array], Array], x: Array, otherwise: Array) -> Array:
+    def _ask(self, question: Callable[[JaxOracle, Array], Array], x: Array) -> Array:
+        """Each node's answer (d,) to a question at its row of x; 0 where it can't be used."""
         plan, shared = self._plan, self._shared
         turns, blocks = plan.steps, -(-plan.size // shared.block)
 
-        def one(plan: ClientPlan, x: Array, turns: Array, blocks: Array) -> tuple[Array, Array]:
+        def one(plan: ClientPlan, x: Array, turns: Array, blocks: Array) -> tuple[Array, ...]:
             oracle = JaxOracle(shared, plan, turns, blocks)
             answer = question(oracle, x)
-            return answer, oracle.observed.loss
+            loss = oracle.observed.loss
+            norm, verdict = judge(Payload({"x": answer}, None), loss, jnp.float32(1))
+            return jnp.where(verdict == 0, answer, 0.0), loss, norm, verdict
 
         if shared.masked:
-            answers, losses = jax.vmap(one, (0, 0, None, None))(plan, x, turns.max(), blocks.max())
+            answers = jax.vmap(one, (0, 0, None, None))(plan, x, turns.max(), blocks.max())
         else:
-            answers, losses = lax.map(lambda node: one(*node), (plan, x, turns, blocks))
-        self.loss = losses
-        self.finite = jnp.isfinite(answers).all(1) & jnp.isfinite(losses)
-        return jnp.where(self.finite[:, None], answers, otherwise)
+            answers = lax.map(lambda node: one(*node), (plan, x, turns, blocks))
+        work, self.loss, self.norm, self.verdict = answers
+        return work
 
 
 def _mean_gradient(oracle: JaxOracle, x: Array) -> Array:

@@ -10,6 +10,8 @@ from dure.decentralized.mixing import spectral_gap
 from dure.decentralized.network import Launched, Network
 from dure.oracles.optimizer import response
 from dure.simulation.describe import plain
+from dure.simulation.records import NOTHING
+from dure.simulation.verdict import statuses
 
 
 def config_of(network: Network, rounds: int, evaluate_every: int | None, initial: Any) -> dict[str, Any]:
@@ -60,16 +62,21 @@ def round_record(network: Network, launched: Launched | None, sent: int) -> dict
     """
     if launched is None:
         return {"round": 0, "status": "start", "consensus": 0.0, "cumulative_uplink_bytes": 0}
-    loss, finite, consensus = (np.asarray(x) for x in launched.report)
-    worked = (launched.steps > 0) & finite
-    refused = [network.data.client_name(int(k)) for k in np.flatnonzero(~finite)]
+    loss, _, verdict, consensus = (np.asarray(x) for x in launched.report)
+    worked = (launched.steps > 0) & (verdict == 0)
+    status = _statuses(launched)
+    refused = [
+        f"client {network.data.client_name(k)}: {s}"
+        for k, s in enumerate(status)
+        if s not in ("ok", "no examples")
+    ]
     edges = len(network.graph.edges)
     return {
         "round": launched.round,
-        "status": "ok",
+        "status": "ok" if worked.any() else NOTHING,
         "clients": network.graph.nodes,
         "rejected": len(refused),
-        "rejections": [f"client {name}: not finite" for name in refused[:20]],
+        "rejections": refused[:20],
         "steps": int(launched.steps.sum()),
         "train_loss": float(loss[worked].mean(dtype=np.float64)) if worked.any() else None,
         "consensus": float(consensus) if np.isfinite(consensus) else None,
@@ -83,13 +90,19 @@ def round_record(network: Network, launched: Launched | None, sent: int) -> dict
 def participation(network: Network, launched: Launched) -> dict[str, Any]:
     """One line of participation.jsonl: a list per column, one entry per node."""
     n = network.graph.nodes
-    loss, finite = np.asarray(launched.report.loss), np.asarray(launched.report.finite)
-    status = np.where(launched.examples == 0, "no examples", np.where(finite, "ok", "not finite"))
+    loss, norm = np.asarray(launched.report.loss), np.asarray(launched.report.norm)
     return {
         "client": np.arange(n),
         "examples": launched.examples,
         "weight": np.full(n, 1 / n),
         "steps": launched.steps,
         "loss": np.where(launched.steps > 0, loss, np.nan),
-        "status": status.tolist(),
+        "norm": np.where(launched.steps > 0, norm, np.nan),
+        "status": _statuses(launched),
     }
+
+
+def _statuses(launched: Launched) -> list[str]:
+    """Each node's "ok", or why its work was set aside."""
+    nothing = np.zeros(len(launched.steps), bool)  # an exchange may be lost, a node's own work can't be
+    return statuses(launched.examples, launched.steps, nothing, np.asarray(launched.report.verdict))
