@@ -29,7 +29,7 @@ def test_help_and_version_answer_without_jax() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"}
     )
     assert done.returncode == 0, done.stderr
-    for command in ("run", "resume", "compare", "report", "list", "new", "data", "algorithms"):
+    for command in ("run", "resume", "compare", "report", "list", "new", "data", "algorithms", "advise"):
         assert command in done.stdout
 
 
@@ -127,11 +127,62 @@ def test_compare_without_runs(tmp_path: Path) -> None:
     assert "There is no run in" in done.stderr
 
 
-def test_algorithms_shows_parameters_and_sources() -> None:
+def test_compare_shows_personal_measures_where_there_are_some(make_run: Callable, tmp_path: Path) -> None:
+    make_run("runs/own", name="own", rounds=5, personal=True, method="Ditto")
+    make_run("runs/alone", name="alone", rounds=5, personal=True, method="LocalOnly")
+    done = dure("compare", str(tmp_path / "runs"), "-o", str(tmp_path / "cmp.html"))
+    assert done.exit_code == 0, done.stderr
+    for head in ("global worst", "personal mean", "personal p10", "personal worst", "gain over local only"):
+        assert head in done.stdout
+    rows = json.loads(
+        dure("compare", str(tmp_path / "runs"), "--json", "-o", str(tmp_path / "c.html")).stdout
+    )["studies"]
+    assert [len(row["personal"]["personal"]) for row in rows] == [3, 3]
+
+
+def test_algorithms_lists_all_methods_by_what_they_are_for() -> None:
+    from dure.algorithms import ALL, GROUPS
+
     done = dure("algorithms")
     assert done.exit_code == 0
-    assert "algorithm.server_lr = 1.0" in done.stdout
-    assert "AISTATS 2017" in done.stdout
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line in GROUPS] == list(GROUPS)
+    starts = [line.split()[0] for line in lines if line.strip()]
+    assert all(method.__name__ in starts for method in ALL)
+    (scaffold,) = [line for line in lines if line.startswith("Scaffold")]
+    assert scaffold.split()[-5:] == ["1", "2", "2", "linear", "optimizer"]
+    facts = json.loads(dure("algorithms", "--json").stdout)
+    assert [entry["name"] for entry in facts] == [method.__name__ for method in ALL]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_tables_fit_the_terminal_and_equations_are_whole(width: int) -> None:
+    from rich.console import Console
+
+    from dure.cli import advise, catalogues
+    from dure.config import catalogue
+    from dure.config.advice import advise as advice
+
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    catalogues.show_all(console, catalogue.entries())
+    advise.show(console, advice(clients=20, attackers=True))
+    assert max(map(len, console.export_text().splitlines())) <= width
+    catalogues.show_one(console, catalogue.entry("scaffold"))
+    text = console.export_text()
+    console.file.close()
+    for whole in ("gain = Σ η_s for SGD", "|S|/N times the mean", "server_lr  number   1.0", "ICML 2020"):
+        assert whole in text
+
+
+def test_one_method_in_full() -> None:
+    done = dure("algorithms", "fedopt")
+    assert done.exit_code == 0
+    assert 'optimizer = {name = "adam", learning_rate = 0.01, eps = 0.001}' in done.stdout
+    assert "Adaptive Federated Optimization. ICLR 2021." in done.stdout
+    assert "classes  integer  from the data" in dure("algorithms", "FedLC").stdout
+    wrong = dure("algorithms", "Scafold")
+    assert wrong.exit_code == 2
+    assert "Did you mean 'Scaffold'?" in wrong.stderr
 
 
 def test_data_lists_the_catalogue() -> None:

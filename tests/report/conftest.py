@@ -23,10 +23,12 @@ def fake_run(
     client_evaluation: bool = True,
     test: bool = True,
     broken: bool = False,
+    personal: bool = False,
+    method: str = "FedAvg",
     stop: int | None = None,
     state: str = "complete",
 ) -> Run:
-    """Write a run; `broken` adds NaN losses and rejected clients, `stop` ends it before its last round."""
+    """Write a run: `broken` adds NaN losses and rejected clients, `personal` adds personal models, `stop` ends it."""
     rng = np.random.default_rng(seed)
     cohort = clients if cohort is None else cohort
     counts = rng.multinomial(90, rng.dirichlet(np.full(classes, 0.5)), clients)
@@ -40,7 +42,7 @@ def fake_run(
         "objective": "Σ (n_k/n) F_k",
         "data": {"name": "digits", "test_fraction": 0.3},
         "model": {"name": "softmax_regression"},
-        "algorithm": {"name": "FedAvg", "server_lr": 1.0},
+        "algorithm": {"name": method, "server_lr": 1.0},
         "clients": {"fraction": cohort / clients, "epochs": 1, "batch_size": 10, "weighting": "examples"},
         "optimizer": {"name": "sgd", "learning_rate": 0.05},
     }
@@ -110,6 +112,16 @@ def fake_run(
                 "client_loss_mean": 2.3 * np.exp(-r / speed) + 0.2,
             }
             rows = {"client": np.arange(clients), "examples": np.full(clients, 39), "accuracy": each}
+            if personal:
+                own = np.clip(each + 0.04 * rng.random(clients), 0, 1)
+                rows |= {"personal_accuracy": own}
+                record |= {
+                    "client_personal_accuracy_mean": own.mean(),
+                    "client_personal_accuracy_p10": np.percentile(own, 10),
+                    "client_personal_accuracy_worst": own.min(),
+                    "client_personal_accuracy_spread": own.std(),
+                    "client_personal_loss_mean": 2.0 * np.exp(-r / speed) + 0.1,
+                }
             writer.clients(r, rows)
         writer.round(record)
     if state == "complete":

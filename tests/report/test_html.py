@@ -53,8 +53,10 @@ class Checked(HTMLParser):
         {"stop": 0, "state": "interrupted", "test": False, "client_evaluation": False},
         {"rounds": 900, "clients": 5},
         {"memory": True},
+        {"personal": True},
+        {"personal": True, "clients": 300, "cohort": 30, "rounds": 10},
     ],
-    ids=["plain", "broken", "many", "bare", "begun", "long", "memory"],
+    ids=["plain", "broken", "many", "bare", "begun", "long", "memory", "personal", "personal-many"],
 )
 def test_the_report_is_one_whole_page_that_fetches_nothing(make_run: Callable, options: dict) -> None:
     run = make_run(**options)

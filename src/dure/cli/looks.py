@@ -11,6 +11,9 @@ from dure.cli.terminal import guarded, out
 from dure.errors import ConfigError, RunError, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dure.report.personal import Served
     from dure.run import Run
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -101,7 +104,7 @@ def compare(
 ) -> None:
     """Overlay runs: curves over uplink bytes and rounds, mean and 95 % band over seeds, cost to a target."""
     with guarded():
-        from dure.report import html
+        from dure.report import html, personal
         from dure.report.curves import group_by_study, to_target
 
         opened = _opened(runs)
@@ -110,8 +113,12 @@ def compare(
         aim = target if target is not None else float("nan")
         reached = [to_target(label, members, key, aim) for label, members in groups.items()]
         paths = _save(groups, key, reached, target, output)
+        own = personal.metric_of(opened)
+        served = {} if own is None else personal.served(groups, own)
         if json_:
             rows = [dict(vars(row)) for row in reached]
+            for row in rows:
+                row |= {"personal": vars(served[row["label"]])} if served else {}
             typer.echo(
                 json.dumps({"metric": key, "target": target, "studies": rows}, indent=2, ensure_ascii=False)
             )
@@ -122,8 +129,24 @@ def compare(
             for row in reached:
                 table.add_row(*html.reached_cells(key, row, target is not None))
             out.print(table)
+            if own is not None:
+                out.print()
+                out.print(_personal(served, own))
             out.print("  ".join(map(str, paths)), markup=False, soft_wrap=True)
         _show(paths[0], open_)
+
+
+def _personal(served: "Mapping[str, Served]", metric: str) -> Table:
+    """How well clients are served by the global model and by their own."""
+    from dure.report import personal
+
+    gain = any(row.gain is not None for row in served.values())
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, head in enumerate(personal.head(gain)):
+        table.add_column(head, justify="left" if i == 0 else "right")
+    for label, row in served.items():
+        table.add_row(*personal.cells(label, row, metric, gain))
+    return table
 
 
 def _opened(paths: list[Path]) -> list["Run"]:

@@ -20,8 +20,8 @@ from dure.errors import ConfigError
 SILOS = 1000
 #: Devices that are asked in a round where nothing is said.
 DEVICES_A_ROUND = 100
-#: Mean total variation between a client's labels and everyone's, beyond chance: above these it is mild, strong.
-MILD, STRONG = 0.1, 0.35
+#: Total variation between a client's labels and everyone's, beyond chance: from here on it is mild, strong.
+MILD, STRONG = 0.1, 0.4
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,7 @@ def derive(plan: Study, source: str) -> dict[str, Any]:
         found["participation"] = max(int(chosen.fraction * clients), 1) / clients
     elif chosen.per_round is not None or chosen.sampler == "cyclic":
         found["participation"] = min(1.0, (chosen.per_round or 1) / clients)
+    found["participation"] *= 1 - chosen.lost_uploads  # whose update is lost didn't take part
     if chosen.sampler == "once":
         found["keeps_state"] = False
     if tables.algorithms()[_name(plan)].needs.personal:
@@ -161,17 +162,18 @@ def _name(plan: Study) -> str:
 def alikeness(counts: np.ndarray) -> str:
     """How alike clients' labels are: "iid", "mild" or "strong" differences.
 
-    Half the sum of |share of a label at the client − share in all data| (total variation), less what chance
-    makes of a client's few examples, averaged over clients.
+    For each label the standard deviation of its share over the clients, without what chance makes of a client's
+    few examples; their sum as a total variation distance, which is 0 for equal shares and at most 1.
 
     Args:
         counts: (clients, classes) examples.
     """
+    counts = counts[counts.sum(axis=1) > 1]  # fewer say nothing
+    if not len(counts):
+        return "mild"
     sizes = counts.sum(axis=1, keepdims=True)
-    there = sizes[:, 0] > 0
-    counts, sizes = counts[there], sizes[there]
-    share = counts.sum(axis=0) / counts.sum()
-    apart = 0.5 * np.abs(counts / sizes - share).sum(axis=1)
-    chance = 0.5 * np.sqrt(2 * share * (1 - share) / (np.pi * sizes)).sum(axis=1)
-    beyond = float(np.maximum(apart - chance, 0).mean())
-    return "iid" if beyond < MILD else "mild" if beyond < STRONG else "strong"
+    shares, all_shares = counts / sizes, counts.sum(axis=0) / counts.sum()
+    variance = ((shares - all_shares) ** 2 - shares * (1 - shares) / (sizes - 1)).mean(axis=0)
+    # A mean absolute deviation is √(2/π) standard deviations for a normal distribution.
+    apart = 0.5 * float(np.sqrt(2 / np.pi * variance.clip(0)).sum())
+    return "iid" if apart < MILD else "mild" if apart < STRONG else "strong"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dure.errors import RunError
-from dure.report import population, sections, words
+from dure.report import personal, population, sections, words
 from dure.report.curves import Curve, Reached, curve
 from dure.report.svg import Axis, Line, line_chart
 
@@ -54,7 +54,8 @@ def report_html(run: "Run") -> str:
         ),
         sections.section(
             "How well each client is served",
-            "Accuracy of the final model on each client’s own test examples.",
+            "Accuracy on each client’s own test examples, after the last round: of the final model"
+            + (" and of the client’s own." if personal.metric_of([run]) else "."),
             population.accuracy_picture(run),
         ),
         sections.section("What the clients have", _data_sentence(run.data), population.class_picture(run)),
@@ -96,6 +97,7 @@ def compare_html(
         f'<header><h1>Comparison</h1><p class="kicker">{escape(", ".join(groups))}</p></header>'
         + sections.section("Curves", how, f'<div class="grid2">{"".join(charts)}</div>')
         + sections.section("Cost", aim, f'<div class="card">{cost}</div>')
+        + sections.section("Personal models", _PERSONAL, _served(groups))
     )
     return page("Comparison", body, next(iter(groups.values()))[0].environment)
 
@@ -193,6 +195,22 @@ def _citations(run: "Run") -> str:
     ]
     text = "".join(f"<dt>{what}</dt><dd>{escape(cited)}</dd>" for what, cited in found if cited)
     return f'<div class="card"><dl>{text}</dl></div>' if text else ""
+
+
+_PERSONAL = (
+    "After the last round, on each client’s own test examples: the global model, and the models that clients use. "
+    "What counts is the gain over training alone: compare with a study of LocalOnly."
+)
+
+
+def _served(groups: Mapping[str, Sequence["Run"]]) -> str:
+    metric = personal.metric_of(run for runs in groups.values() for run in runs)
+    if metric is None:
+        return ""
+    found = personal.served(groups, metric)
+    gain = any(row.gain is not None for row in found.values())
+    rows = [personal.cells(label, row, metric, gain) for label, row in found.items()]
+    return f'<div class="card">{sections.table(personal.head(gain), rows)}</div>'
 
 
 def _bands(curves: Mapping[str, Curve], x: str) -> list[Line]:

@@ -9,6 +9,8 @@ from dure.report.sections import client_name
 from dure.report.svg import heat_map, histogram
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dure.run import Run
 
 NAMED = 40  # up to this many clients are shown one by one with their names
@@ -67,23 +69,48 @@ def _broad(run: "Run", counts: Sequence[Sequence[int]], names: Sequence[str]) ->
 
 
 def accuracy_picture(run: "Run") -> str:
-    """How the last per-client evaluation spreads: each client when few, a histogram when many."""
+    """How the last per-client evaluation spreads: each client when few, a histogram when many.
+
+    Where clients have models of their own, these stand beside the global model.
+    """
     frame = run.clients
     if frame.empty or "accuracy" not in frame:
         return ""
     last = frame[frame["round"] == frame["round"].max()].dropna(subset=["accuracy"])
     if last.empty:
         return ""
+    own = "personal_accuracy" in last and bool(last["personal_accuracy"].notna().all())
+    return f'<div class="grid2">{_spread(run, last, own)}{_each(run, last, own)}</div>'
+
+
+def _spread(run: "Run", last: "pd.DataFrame", own: bool) -> str:
     values = [float(v) for v in last["accuracy"]]
+    personal = [float(v) for v in last["personal_accuracy"]] if own else []
+    label = "accuracy of a client"
+    if not own:
+        picture = histogram(values, _marks(run, "client_accuracy"), label)
+        return f'<div class="card"><h3>Spread</h3>{picture}</div>'
+    shared = histogram(values, _marks(run, "client_accuracy"), label, beside=personal)
+    beside = histogram(personal, _marks(run, "client_personal_accuracy"), label, beside=values)
+    return (
+        f'<div class="card"><h3>Spread under the global model</h3>{shared}'
+        f"<h3>Spread under personal models</h3>{beside}</div>"
+    )
+
+
+def _marks(run: "Run", start: str) -> list[tuple[str, float, str]]:
     wanted = (
         ("mean", "mean", "var(--c2)"),
         ("p10", "10th percentile", "var(--c3)"),
         ("worst", "worst", "var(--c4)"),
     )
-    known = [(title, run.final.get(f"client_accuracy_{name}"), tone) for name, title, tone in wanted]
-    marks = [(title, float(value), tone) for title, value, tone in known if value is not None]
-    cards = [f'<div class="card"><h3>Spread</h3>{histogram(values, marks, "accuracy of a client")}</div>']
-    ordered = last.sort_values(["accuracy", "client"], kind="stable")
+    known = [(title, run.final.get(f"{start}_{name}"), tone) for name, title, tone in wanted]
+    return [(title, float(value), tone) for title, value, tone in known if value is not None]
+
+
+def _each(run: "Run", last: "pd.DataFrame", own: bool) -> str:
+    by = "personal_accuracy" if own else "accuracy"
+    ordered = last.sort_values([by, "client"], kind="stable")
     shown = ordered if len(ordered) <= NAMED else ordered.head(12)
     title = "Every client" if len(ordered) <= NAMED else "The twelve worst served"
     bars = []
@@ -95,10 +122,12 @@ def accuracy_picture(run: "Run") -> str:
             if row.get("examples") == row.get("examples") and "examples" in row
             else ""
         )
+        mark = f'<span class="global" style="left:{100 * float(row["accuracy"]):.2f}%"></span>' if own else ""
+        before = f"{words.percent(row['accuracy'], 1)} → " if own else ""
         bars.append(
             f'<span class="who">{escape(name)}</span><span class="track"><span class="{css}" '
-            f'style="width:{100 * float(row["accuracy"]):.2f}%"></span></span>'
-            f"<span>{words.percent(row['accuracy'], 1)}{size}</span>"
+            f'style="width:{100 * float(row[by]):.2f}%"></span>{mark}</span>'
+            f"<span>{before}{words.percent(row[by], 1)}{size}</span>"
         )
-    cards.append(f'<div class="card"><h3>{title}</h3><div class="bars">{"".join(bars)}</div></div>')
-    return f'<div class="grid2">{"".join(cards)}</div>'
+    key = '<p class="muted">Bars: the client’s own model. Marks: the global model.</p>' if own else ""
+    return f'<div class="card"><h3>{title}</h3>{key}<div class="bars">{"".join(bars)}</div></div>'

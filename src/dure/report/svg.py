@@ -111,16 +111,24 @@ def line_chart(
     )
 
 
-def histogram(values: Sequence[words.Number], marks: Sequence[tuple[str, float, str]], label: str) -> str:
+def histogram(
+    values: Sequence[words.Number],
+    marks: Sequence[tuple[str, float, str]],
+    label: str,
+    *,
+    beside: Sequence[words.Number] = (),
+) -> str:
     """How many clients lie in each of 20 bins, with marks (name, value, tone) for mean, worst, …, as HTML.
 
     Args:
         values: in [0, 1].
         marks: drawn as vertical lines and named in the legend.
         label: of the horizontal axis.
+        beside: values of another histogram that this one is compared with: both get the same axis.
     """
-    low = math.floor(10 * min(values)) / 10
-    high = max(low + 0.1, math.ceil(10 * max(values)) / 10)
+    both = [*values, *beside]
+    low = math.floor(10 * min(both)) / 10
+    high = max(low + 0.1, math.ceil(10 * max(both)) / 10)
     bins = [0] * BINS
     for value in values:
         bins[min(BINS - 1, int((value - low) / (high - low) * BINS + 1e-9))] += 1

@@ -70,7 +70,7 @@ def plural(count: int, noun: str) -> str:
 
 def label(key: str) -> str:
     """A record's key in words: client_accuracy_p10 → client accuracy, 10th percentile."""
-    text = key.replace("_", " ")
+    text = key.replace("_", " ").replace("client personal ", "personal ")
     return text.replace(" p10", ", 10th percentile").replace("f1", "F1")
 
 
@@ -165,6 +165,12 @@ def summary(run: "Run") -> str:
     if worst is not None:
         p10 = run.final.get("client_accuracy_p10")
         lines.append(f"  clients: 10th percentile {percent(p10)}, worst {percent(worst)}")
+    own = run.final.get("client_personal_accuracy_mean")
+    if own is not None:
+        p10, worst = (run.final.get(f"client_personal_accuracy_{what}") for what in ("p10", "worst"))
+        lines.append(
+            f"  personal models: mean {percent(own)}, 10th percentile {percent(p10)}, worst {percent(worst)}"
+        )
     lines.append(f"  uplink {bytes_(uplink(run))}, downlink {bytes_(downlink(run))}")
     rejected = sum(int(record.get("rejected") or 0) for record in run.rounds)
     if rejected:
