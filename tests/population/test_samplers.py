@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dure.data import Federated
 from dure.errors import ConfigError
-from dure.population import Cohort, Everyone, Poisson, Population, Sampler, Uniform, Weighted
+from dure.population import Cohort, Cyclic, Everyone, Once, Poisson, Population, Sampler, Uniform, Weighted
 
 ROUNDS = 2000
 SAMPLERS = [Everyone(), Uniform(2), Uniform(fraction=0.5), Poisson(0.4), Weighted(3)]
@@ -182,3 +182,75 @@ def test_impossible_cohorts_are_named(call, words):
 def test_a_cohort_checks_its_shapes():
     with pytest.raises(Exception, match="inclusion"):
         Cohort(np.arange(2), np.ones(3), np.ones(2, np.int64))
+
+
+# ----- fixed orders ----------------------------------------------------------------------------------------
+
+
+def test_cyclic_goes_round_in_its_order():
+    people = population([1] * 7)
+    cohorts = [Cyclic(3).sample(5, r, people).ids.tolist() for r in range(1, 6)]
+    assert cohorts == [[0, 1, 2], [3, 4, 5], [0, 1, 6], [2, 3, 4], [0, 5, 6]]
+    backwards = Cyclic(order=(6, 4, 2))
+    assert [backwards.sample(0, r, people).ids.tolist() for r in range(1, 5)] == [[6], [4], [2], [6]]
+    np.testing.assert_allclose(Cyclic(3).sample(0, 1, people).inclusion, 3 / 7)
+    np.testing.assert_allclose(backwards.sample(0, 1, people).inclusion, 1 / 3)
+    assert Cyclic(3).expected_size(people) == 3
+    assert isinstance(Cyclic(), Sampler)
+    np.testing.assert_array_equal(Cyclic(7).sample(0, 2, people).ids, np.arange(7))
+
+
+@pytest.mark.parametrize("clients", [1, 2, 10, 97, 1000])
+def test_once_asks_every_client_at_most_once(clients):
+    people = population([1] * clients)
+    for seed in range(4):
+        count = max(clients // 9, 1)
+        rounds = clients // count
+        cohorts = [Once(count).sample(seed, r, people) for r in range(1, rounds + 1)]
+        ids = np.concatenate([c.ids for c in cohorts])
+        assert len(ids) == len(set(ids.tolist())) == rounds * count
+        assert ids.min() >= 0
+        assert ids.max() < clients
+        assert all(np.all(np.diff(c.ids) > 0) for c in cohorts)
+        np.testing.assert_array_equal(Once(count).sample(seed, rounds, people).ids, cohorts[-1].ids)
+        with pytest.raises(ConfigError, match=rf"used up the population in round {rounds + 1}"):
+            Once(count).sample(seed, rounds + 1, people)
+
+
+def test_once_is_uniform_over_seeds_and_says_its_inclusion():
+    people = population([1] * 20)
+    counts = np.zeros(20)
+    for seed in range(2000):
+        cohort = Once(4).sample(seed, 2, people)
+        counts[cohort.ids] += 1
+    np.testing.assert_allclose(cohort.inclusion, 0.2)
+    assert ((counts - 400) ** 2 / 400).sum() < 60  # χ² with 19 degrees of freedom, less for sets
+
+
+def test_once_in_a_fleet_costs_what_the_cohort_costs():
+    people = population([3, 1]).replicate(10**7)
+    tracemalloc.start()
+    ids = Once(1000).sample(1, 700, people).ids
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400_000
+    assert len(set((ids // 10**5).tolist())) > 50, "from all over"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Cyclic(0), ["cohort of 0"]),
+        (lambda: Cyclic(order=()), ["at least one client"]),
+        (lambda: Cyclic(order=(1, 2, 1)), ["each once"]),
+        (lambda: Cyclic(6).sample(0, 1, PEOPLE), ["count=6", "5 clients"]),
+        (lambda: Cyclic(order=(1, 5)).sample(0, 1, PEOPLE), ["(1, 5)", "5 clients"]),
+        (lambda: Once(0), ["cohort of 0"]),
+        (lambda: Once(6).sample(0, 1, PEOPLE), ["used up", "Uniform(6)"]),
+    ],
+)
+def test_impossible_orders_are_named(call, words):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
