@@ -197,3 +197,27 @@ def test_a_client_trains_once_before_it_first_speaks() -> None:
     assert np.abs(after[3] - once[3]).max() > 1e-3
     assert not once[2].any()
     assert all(once[k].any() for k in (0, 1, 3, 4))
+
+
+def test_statistics_of_batches_belong_to_the_model() -> None:
+    """They move with local work and digests, stay with the client, and are averaged into a prototype."""
+
+    def apply(params: Any, x: Any, buffers: Any, train: bool, mask: Any) -> Any:
+        seen = jnp.sum(x * mask[:, None], 0) / jnp.maximum(mask.sum(), 1) if train else buffers["mean"]
+        return (x - seen) @ params["w"], {"mean": seen}
+
+    def init(key: Any) -> Any:
+        return dure.Variables({"w": jnp.ones((4, 3), jnp.float32)}, {"mean": jnp.zeros(4, jnp.float32)})
+
+    task = dure.classification(Model.from_functions(init, apply, name="centred"))
+    lab = Laboratory(FedDF(), [0] * 5, (task,), batch_size=8)
+    (group,) = lab.groups
+    prototypes = (group.prototype,)
+    trained = lab.round.train(lab.round.send(prototypes))
+    (averaged,) = lab.round.average(trained, prototypes)
+    means = {k: DATA.client(k)["x"].mean(0) for k in (0, 1, 3, 4)}
+    wanted = np.average(list(means.values()), axis=0, weights=[SIZES[k] for k in means])
+    np.testing.assert_allclose(np.asarray(averaged)[12:], wanted, atol=1e-6)
+    digested = lab.after(lab.round.digest(trained, jnp.zeros((8, 3), jnp.float32)))
+    for k in range(5):
+        np.testing.assert_allclose(digested[k][12:], PUBLIC.mean(0), atol=1e-6)

@@ -217,7 +217,7 @@ def _pupil(stand: Stand, floats: Array, key: Array, client: Any) -> JaxOracle:
 
 @lru_cache(maxsize=256)
 def compiled_teach(it: Pass) -> Any:
-    """`f(model, numbers, lesson numbers, public, packed prototype, key, round) -> (packed prototype, loss)`.
+    """`f(model, lesson numbers, public, packed prototype, key, round) -> (packed prototype, loss)`.
 
     The lesson on the server, on one device. A prototype that would not be finite stays as it was.
     """

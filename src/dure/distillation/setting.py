@@ -152,6 +152,19 @@ def check_method(method: Any) -> None:
         )
 
 
+def check_sampler(method: Method, sampler: Any) -> None:
+    """Refuse clients that come once where each one keeps a model of its own (law 7 of the design).
+
+    Raises:
+        ConfigError: saying what to use instead.
+    """
+    if not method.prototypes and not getattr(sampler, "returning", True):
+        raise ConfigError(
+            f"{type(method).__name__} keeps a model with each client between rounds, and with the sampler "
+            f"{sampler.describe()} a client comes once. Use FedDF, or a sampler whose clients come again."
+        )
+
+
 def check_count(name: str, value: Any, *, optional: bool = True) -> None:
     """Refuse what is neither an integer of at least 1 nor (where that is allowed) None.
 

@@ -19,6 +19,7 @@ from dure.distillation.setting import (
     check_count,
     check_method,
     check_public,
+    check_sampler,
     check_tasks,
     public_set,
 )
@@ -123,6 +124,7 @@ def simulate(
         memory_budget=memory_budget,
         devices=devices,
     )
+    check_sampler(method, chosen.sampler)
     digest = optimizer if public_optimizer is None else public_optimizer
     public = public_set(inputs, classes, public_per_round, public_batch_size, digest)
     groups: list[Group] = []
