@@ -26,7 +26,7 @@ class _HostRows:
         self.rows = grown
 
     def read(self, slots: np.ndarray) -> np.ndarray:
-        return np.asarray(self.rows[slots])
+        return np.asarray(self.rows[slots])  # a copy: slots are an array
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
         self.rows[slots] = rows
@@ -35,6 +35,7 @@ class _HostRows:
 class _DeviceRows:
     def __init__(self, width: int) -> None:
         self.rows = jnp.zeros((0, width), jnp.float32)
+        self._read = jax.jit(lambda rows, slots: rows[slots])
         self._write = jax.jit(lambda old, slots, new: old.at[slots].set(new), donate_argnums=0)
 
     def grow(self, capacity: int) -> None:
@@ -42,7 +43,7 @@ class _DeviceRows:
         self.rows = jnp.concatenate([self.rows, jnp.zeros((extra, self.rows.shape[1]), jnp.float32)])
 
     def read(self, slots: np.ndarray) -> np.ndarray:
-        return np.asarray(self.rows[slots])
+        return np.array(self._read(self.rows, jnp.asarray(slots)))
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
         self.rows = self._write(self.rows, jnp.asarray(slots), jnp.asarray(rows))
@@ -71,7 +72,8 @@ class _DiskRows:
             raise RunError(f"Client state can't grow to {capacity} rows in {self.path}: {error}") from error
 
     def read(self, slots: np.ndarray) -> np.ndarray:
-        return np.array(self.rows[slots])
+        rows: np.ndarray = np.asarray(self.rows)[slots]
+        return rows
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
         known = slots[slots < len(self.journaled)]
@@ -155,11 +157,14 @@ class ClientStore:
 
     def gather(self, ids: np.ndarray) -> np.ndarray:
         """(m, s) the clients' states; the initial one for those never touched, without allocating."""
-        slots = self._slot_plus_1[ids] - 1
-        rows = np.broadcast_to(self.initial, (len(ids), len(self.initial))).copy()
-        known = slots >= 0
-        if known.any():
-            rows[known] = self._rows.read(slots[known])
+        slots = self._slot_plus_1[ids].astype(np.int64) - 1
+        new = slots < 0
+        if new.all():
+            return np.broadcast_to(self.initial, (len(ids), len(self.initial))).copy()
+        # Always m rows, also where some are not needed: a device compiles once for each number of rows.
+        rows: np.ndarray = self._rows.read(np.maximum(slots, 0))
+        if new.any():
+            rows[new] = self.initial
         return rows
 
     def scatter(self, ids: np.ndarray, rows: np.ndarray) -> None:
