@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import platform
@@ -103,4 +104,13 @@ def save(
         parts = [f"{title}\n\n{markdown_table(head, rows)}" for title, head, rows in tables]
         asked.markdown.write_text("\n\n".join([about, *parts]) + "\n")
     if picture is not None and asked.picture:
-        picture.savefig(asked.picture, dpi=110, pil_kwargs={"optimize": True})
+        draw(picture, asked.picture)
+
+
+def draw(picture: "Figure", path: Path) -> None:
+    """A small PNG: 64 colours are enough for lines."""
+    from PIL import Image
+
+    raw = io.BytesIO()
+    picture.savefig(raw, dpi=100)
+    Image.open(raw).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)

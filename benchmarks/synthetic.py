@@ -12,15 +12,18 @@ Loss and accuracy are the global model's, over all training and all test rows. "
 loss's change from one round to the next over the second half, in percent of its mean there.
 
     python benchmarks/synthetic.py [--quick]
+    python benchmarks/synthetic.py --saved a.json b.json --picture all.png     of saved results
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +65,7 @@ class Stragglers:
 
 
 @dataclass
-class Path:
+class Curve:
     """Loss on all training rows and accuracy on all test rows after each round."""
 
     loss: list[float] = field(default_factory=list)
@@ -74,7 +77,10 @@ class Path:
         return float(np.abs(np.diff(later)).mean() / later.mean())
 
 
-def run(method: str, data: dure.Federated, share: float, seed: int, rounds: int) -> Path:
+Found = dict[tuple[str, float, str], list[Curve]]  # data set, stragglers, method → one curve per seed
+
+
+def run(method: str, data: dure.Federated, share: float, seed: int, rounds: int) -> Curve:
     algorithm, kept = METHODS[method]
     simulation = dure.Simulation(
         algorithm,
@@ -87,7 +93,7 @@ def run(method: str, data: dure.Federated, share: float, seed: int, rounds: int)
         seed=seed,
         work_limit=Stragglers(share, kept) if share else None,
     )
-    engine, path = simulation.engine, Path()
+    engine, path = simulation.engine, Curve()
     train, test = (
         Evaluation(TASK, engine.layout, engine.mesh, rows) for rows in (data.columns, data.central_test)
     )
@@ -105,7 +111,9 @@ def methods(share: float) -> list[str]:
     return [m for m in METHODS if share or m != "FedAvg, drops"]
 
 
-def picture(found: dict[tuple[str, float, str], list[Path]], sets: list[str], shares: list[float]) -> Figure:
+def picture(found: Found) -> Figure:
+    sets = [name for name in SETS if any(name == key[0] for key in found)]
+    shares = sorted({key[1] for key in found})
     figure = Figure(figsize=(3 * len(sets), 2.3 * len(shares) + 0.6), layout="constrained")
     panels = figure.subplots(len(shares), len(sets), sharex=True, sharey="col", squeeze=False)
     style = dict(zip(METHODS, zip(common.COLOURS, (":", "-", "--"), strict=False), strict=True))
@@ -136,24 +144,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="(0, 0) and (1, 1), 0 and 90 %%, 40 rounds")
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), metavar="SET", help=", ".join(SETS))
     parser.add_argument("--seeds", type=int, help="data, cohorts and stragglers; at least 1 (3; quick 1)")
     parser.add_argument("--rounds", type=int, help=f"({ROUNDS}; quick 40)")
+    parser.add_argument(
+        "--saved", nargs="+", type=Path, metavar="FILE", help="show these --json files instead"
+    )
     common.files(parser, picture=True)
     asked = parser.parse_args()
-    sets = ["(0, 0)", "(1, 1)"] if asked.quick else list(SETS)
-    shares = [0.0, 0.9] if asked.quick else list(SHARES)
-    seeds, rounds = asked.seeds or (1 if asked.quick else 3), asked.rounds or (40 if asked.quick else ROUNDS)
     console, load, started = common.console(), os.getloadavg()[0], time.perf_counter()
-    found: dict[tuple[str, float, str], list[Path]] = {}
-    rows = []
-    for name in sets:
-        data = [dure.data.synthetic(**SETS[name], seed=seed) for seed in range(seeds)]
-        for share in shares:
-            for method in methods(share):
-                paths = [run(method, data[seed], share, seed, rounds) for seed in range(seeds)]
-                found[name, share, method] = paths
-                rows.append([name, f"{100 * share:.0f} %", method, *summary(paths)])
-                console.print("  " + " · ".join(rows[-1]), style="dim", highlight=False)
+    found = saved(asked.saved) if asked.saved else measured(asked, console)
+    first = next(iter(found.values()))
     head = (
         "data",
         "stragglers",
@@ -164,18 +165,46 @@ def main() -> int:
         "best accuracy",
         "unrest",
     )
-    tables = [(f"After {rounds} rounds, means over {seeds} seeds (least–most)", head, rows)]
-    common.show(console, tables)
-    console.print(f"{time.perf_counter() - started:.0f} s")
-    report = [
-        {"data": n, "stragglers": s, "method": m, "seeds": [vars(p) for p in paths]}
-        for (n, s, m), paths in found.items()
-    ]
-    common.save(asked, common.about(load), tables, {"curves": report}, picture(found, sets, shares))
+    rows = [[n, f"{100 * s:.0f} %", m, *summary(curves)] for (n, s, m), curves in found.items()]
+    title = f"After {len(first[0].loss) - 1} rounds, means over {len(first)} seeds (least–most)"
+    common.show(console, [(title, head, rows)])
+    about = "" if asked.saved else f"{common.about(load)} {time.perf_counter() - started:.0f} s."
+    console.print(about)
+    common.save(asked, about, [(title, head, rows)], report(found), picture(found))
     return 0
 
 
-def summary(paths: list[Path]) -> list[str]:
+def measured(asked: argparse.Namespace, console: Any) -> Found:
+    sets = asked.sets or (["(0, 0)", "(1, 1)"] if asked.quick else list(SETS))
+    seeds, rounds = asked.seeds or (1 if asked.quick else 3), asked.rounds or (40 if asked.quick else ROUNDS)
+    found: Found = {}
+    for name in sets:
+        data = [dure.data.synthetic(**SETS[name], seed=seed) for seed in range(seeds)]
+        for share in (0.0, 0.9) if asked.quick else SHARES:
+            for method in methods(share):
+                curves = [run(method, data[seed], share, seed, rounds) for seed in range(seeds)]
+                found[name, share, method] = curves
+                if asked.json:  # what is there if it is stopped
+                    asked.json.write_text(json.dumps(report(found)))
+                words = [name, f"{100 * share:.0f} %", method, *summary(curves)]
+                console.print("  " + " · ".join(words), style="dim", highlight=False)
+    return found
+
+
+def report(found: Found) -> dict[str, Any]:
+    curves = [[*key, [vars(c) for c in seeds]] for key, seeds in found.items()]
+    return {"curves": curves}
+
+
+def saved(files: list[Path]) -> Found:
+    found: Found = {}
+    for file in files:
+        for *key, seeds in json.loads(file.read_text())["curves"]:
+            found[tuple(key)] = [Curve(**c) for c in seeds]
+    return {key: found[key] for name in SETS for key in found if key[0] == name}
+
+
+def summary(paths: list[Curve]) -> list[str]:
     def over(values: list[float], pattern: str) -> str:
         low, mean, high = (pattern.format(f(values)) for f in (np.min, np.mean, np.max))
         return mean if low == high else f"{mean} ({low}–{high})"
