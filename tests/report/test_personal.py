@@ -26,7 +26,7 @@ def test_without_personal_models_nothing_speaks_of_them(make_run: Callable) -> N
     text = report_html(run)
     assert "personal" not in text
     assert 'class="global"' not in text
-    assert "personal" not in run.summary()
+    assert "personal models" not in run.summary()
     assert personal.metric_of([run]) is None
 
 

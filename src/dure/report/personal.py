@@ -81,6 +81,9 @@ def cells(label: str, row: Served, metric: str, gain: bool) -> list[str]:
     """One study's line, in words."""
     texts = [words.metric(metric, value) for value in (*row.shared, *row.personal)]
     if gain:
-        sign = "+" if row.gain is not None and row.gain >= 0 else ""
-        texts.append(words.DASH if row.gain is None else sign + words.metric(metric, row.gain))
+        texts.append(words.DASH if row.gain is None else _signed(metric, row.gain))
     return [label, *texts]
+
+
+def _signed(metric: str, value: words.Number) -> str:
+    return ("−" if value < 0 else "+") + words.metric(metric, abs(value))

@@ -93,8 +93,8 @@ def _spread(run: "Run", last: "pd.DataFrame", own: bool) -> str:
     shared = histogram(values, _marks(run, "client_accuracy"), label, beside=personal)
     beside = histogram(personal, _marks(run, "client_personal_accuracy"), label, beside=values)
     return (
-        f'<div class="card"><h3>Spread under the global model</h3>{shared}'
-        f"<h3>Spread under personal models</h3>{beside}</div>"
+        f'<div class="card"><h3>Spread under the global model</h3>{shared}</div>'
+        f'<div class="card"><h3>Spread under personal models</h3>{beside}</div>'
     )
 
 
@@ -130,4 +130,5 @@ def _each(run: "Run", last: "pd.DataFrame", own: bool) -> str:
             f"<span>{before}{words.percent(row[by], 1)}{size}</span>"
         )
     key = '<p class="muted">Bars: the client’s own model. Marks: the global model.</p>' if own else ""
-    return f'<div class="card"><h3>{title}</h3>{key}<div class="bars">{"".join(bars)}</div></div>'
+    css = "card wide" if own else "card"  # below two histograms
+    return f'<div class="{css}"><h3>{title}</h3>{key}<div class="bars">{"".join(bars)}</div></div>'

@@ -60,7 +60,7 @@ def tiles(run: "Run") -> str:
     own = run.final.get("client_personal_accuracy_mean")
     if own is not None:
         least = run.final.get("client_personal_accuracy_worst")
-        parts.append(_tile("personal models", words.percent(own), f"mean; worst {words.percent(least, 1)}"))
+        parts.append(_tile("personal models", words.percent(own), f"worst {words.percent(least, 1)}"))
     spent = words.wall_seconds(run)
     if spent is not None:
         compiled = sum(int(t.get("compilations") or 0) for t in run.timings)
@@ -84,7 +84,7 @@ def learning_curves(run: "Run") -> str:
     losses = [
         ("test_loss", "test", "var(--c1)", False),
         ("client_loss_mean", "mean over clients", "var(--c2)", False),
-        ("client_personal_loss_mean", "personal models, mean", "var(--c6)", False),
+        ("client_personal_loss_mean", "personal models, mean", "var(--c7)", False),
         ("train_loss", "training (clients of the round)", "var(--c8)", True),
     ]
     charts = []
@@ -112,7 +112,7 @@ def _score_lines(run: "Run", key: str | None) -> list[tuple[str, str, str, bool]
             ("client_accuracy_mean", "mean over clients", "var(--c2)", False),
             ("client_accuracy_p10", "10th percentile of clients", "var(--c3)", True),
             ("client_accuracy_worst", "worst client", "var(--c4)", True),
-            ("client_personal_accuracy_mean", "personal models, mean", "var(--c6)", False),
+            ("client_personal_accuracy_mean", "personal models, mean", "var(--c7)", False),
             ("client_personal_accuracy_worst", "personal models, worst", "var(--c7)", True),
         ]
     return [line for line in lines if line[0] in run.final]
