@@ -22,9 +22,9 @@ from dure.oracles.task import Task
 from dure.run import Run, RunWriter, data_summary, environment
 from dure.simulation import describe
 from dure.simulation.evaluate import Evaluation
+from dure.simulation.loop import CHECKPOINT_SECONDS
 from dure.simulation.settings import SCHEDULES, settings
 from dure.simulation.statics import Model
-from dure.simulation.training import CHECKPOINT_SECONDS
 
 
 def simulate(

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,49 +11,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dure import devices, keys
 from dure.algorithms.base import Algorithm
-from dure.errors import ConfigError, DataError
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.task import Task
 from dure.simulation import hyper, schedule
-from dure.simulation.cohort import Facts, Room, RoundInputs, plan_round, sizes_of
+from dure.simulation.cohort import Room, RoundInputs, plan_round, sizes_of
 from dure.simulation.messages import message_bytes
-from dure.simulation.packing import client_state_shape, pack_initial, state_size
+from dure.simulation.packing import client_state_shape, state_size
 from dure.simulation.places import Places
 from dure.simulation.program import compiled_round, measured_round, round_function
+from dure.simulation.results import Launched, RoundResult, result_of
 from dure.simulation.setting import check_setting
 from dure.simulation.settings import Settings
-from dure.simulation.statics import AXIS, Model, Outcome, Report, Statics
-from dure.simulation.store import ClientStore
-from dure.simulation.verdict import statuses
-
-#: Client state beyond this many bytes for the whole population goes to disk unless told otherwise.
-HOST_STATE_LIMIT = 4 * 2**30
-
-
-class Launched(NamedTuple):
-    """A round on its way: host facts at once, device results when they are there."""
-
-    round: int
-    facts: Facts
-    report: Report
-    outcome: Outcome
-
-
-class RoundResult(NamedTuple):
-    """What happened in a round; arrays have one entry per client that was asked."""
-
-    round: int
-    ids: np.ndarray
-    examples: np.ndarray
-    weights: np.ndarray
-    inclusion: np.ndarray
-    steps: np.ndarray
-    loss: np.ndarray
-    norm: np.ndarray
-    status: list[str]
-    accepted: int
-    senders: int
-    move: float
+from dure.simulation.setup import check_batches, make_store, put_columns
+from dure.simulation.statics import AXIS, Model, Statics
 
 
 class Engine:
@@ -91,14 +61,14 @@ class Engine:
         self._split = NamedSharding(self.mesh, PartitionSpec(AXIS))
         start = variables or task.model.init(keys.jax_key(settings.seed, "init"))
         self.layout = Layout.of(start, private=algorithm.private_patterns)
-        self.columns = self._put_columns()
-        self._check_batches()
+        self.columns = put_columns(task, data, self.mesh)
+        check_batches(task, data, settings)
         self.sizes = sizes_of(data, settings, bool(self.layout.buffer_size or self.layout.counter_size))
         self._structures, self.numbers = self._take_numbers()
         self.model, at_first = self._begin(start)
         self._client_state = client_state_shape(algorithm, *at_first)
         check_setting(algorithm, settings, data, self._client_state is not None)
-        self._store = self._make_store(at_first, directory)
+        self._store = make_store(algorithm, settings, data.clients, self._client_state, at_first, directory)
         self._uncommitted: Any = None
         self._planned: Any = None
         self._room = Room()
@@ -148,25 +118,7 @@ class Engine:
 
     def collect(self, launched: Launched) -> RoundResult:
         """Wait for a round and say what happened in it."""
-        report, outcome = jax.device_get((launched.report, launched.outcome))
-        facts = launched.facts
-        verdict, loss, steps, norm = (np.asarray(x)[facts.seats] for x in report)
-        steps = np.where(facts.planned > 0, steps, 0)  # FedSGD's one gradient too needs a client that works
-        senders = (facts.sizes > 0) & (steps > 0)
-        return RoundResult(
-            launched.round,
-            facts.ids,
-            facts.sizes,
-            facts.weights,
-            facts.inclusion,
-            np.where(facts.sizes > 0, steps, 0),
-            np.where(senders, loss, np.nan),
-            np.where(senders, norm, np.nan),
-            statuses(facts.sizes, steps, facts.lost, verdict),
-            int(outcome.accepted),
-            int(senders.sum()),
-            float(outcome.move),
-        )
+        return result_of(launched)
 
     def block(self) -> None:
         """Wait until all launched rounds are done."""
@@ -274,19 +226,8 @@ class Engine:
         if not (self.algorithm.own or self.algorithm.private_buffers):
             taken &= (verdict[facts.seats] == 0) & (facts.weights > 0)
         rows = np.asarray(states)[facts.seats]
+        assert self._store is not None
         self._store.scatter(facts.ids[taken], rows[taken])
-
-    def _make_store(self, at_first: tuple[Any, ...], directory: Any) -> Any:
-        if self._client_state is None:
-            return None
-        placement = self.settings.client_state
-        if placement == "auto":
-            whole = 4 * state_size(self._client_state) * self.data.clients
-            placement = "host" if whole <= HOST_STATE_LIMIT or directory is None else "disk"
-        if placement == "disk" and directory is None:
-            raise ConfigError("client_state='disk' needs a directory for the run: give directory=.")
-        initial = pack_initial(self.algorithm, *at_first)
-        return ClientStore(self.data.clients, initial, placement, directory)
 
     # ----- set-up -------------------------------------------------------------------------------------
 
@@ -306,32 +247,6 @@ class Engine:
         # Copies: a state that holds one array twice can't give its memory to the next round.
         server = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), self.algorithm.init(shared))
         return jax.device_put(Model(server, floats, ints), self._whole), (own, floats, ints)
-
-    def _put_columns(self) -> dict[str, Any]:
-        columns = {}
-        for name in (self.task.input, self.task.target):
-            if name not in self.data.columns:
-                raise DataError(
-                    f"The task reads column {name!r}, but the data have {', '.join(sorted(self.data.columns))}."
-                )
-            columns[name] = devices.replicate(self.data.columns[name], self.mesh)
-        if len(self.data.columns[self.task.input]) >= 2**31:
-            raise DataError("More than 2³¹ − 1 rows in one data set are not supported.")
-        return columns
-
-    def _check_batches(self) -> None:
-        """A model whose batch statistics would see padding can't have short batches."""
-        if self.task.model.masked:
-            return
-        size = self.settings.work.batch_size
-        sizes = np.unique(self.data.sizes)
-        short = sizes[sizes % size != 0] if size else sizes[sizes != sizes[-1]]
-        if len(short):
-            raise ConfigError(
-                f"Model {self.task.model.name!r} has batch statistics and does not take `mask`, and a client with "
-                f"{short[0]} examples would give it a short batch at batch_size={size or 'inf'}. Give its apply "
-                "a `mask` parameter, or a batch size that divides every client's number of examples."
-            )
 
     def _take_numbers(self) -> tuple[tuple[Any, Any], Any]:
         algorithm, first = hyper.split(self.algorithm)

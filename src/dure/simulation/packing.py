@@ -35,7 +35,7 @@ def halves(ints: Any) -> Array:
 def whole(halves: Array) -> Array:
     """The int32 numbers (c,) behind `halves`."""
     high, low = halves.astype(jnp.int32)
-    return (high << 16) | low
+    return jnp.asarray((high << 16) | low)
 
 
 def client_state_shape(algorithm: Algorithm, w: Any, floats: Any, ints: Any) -> Any:

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from dure.simulation.engine import Engine, RoundResult
+from dure.simulation.engine import Engine
+from dure.simulation.results import RoundResult
 
 NOTHING = "no usable update"
 

@@ -5,7 +5,8 @@ from typing import Any
 from dure.algorithms.base import Algorithm
 from dure.oracles.layout import Variables
 from dure.oracles.task import Task
-from dure.simulation.engine import Engine, RoundResult
+from dure.simulation.engine import Engine
+from dure.simulation.results import RoundResult
 from dure.simulation.settings import settings
 
 

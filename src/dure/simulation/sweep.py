@@ -23,10 +23,11 @@ from dure.oracles.task import Task
 from dure.run import Run, RunWriter, environment
 from dure.simulation import hyper
 from dure.simulation.cohort import RoundInputs
-from dure.simulation.engine import Engine, Launched
+from dure.simulation.engine import Engine
 from dure.simulation.evaluate import Evaluation
 from dure.simulation.program import round_function
 from dure.simulation.records import participation, round_record
+from dure.simulation.results import Launched
 from dure.simulation.settings import settings
 from dure.simulation.statics import AXIS, Statics
 from dure.simulation.training import simulate

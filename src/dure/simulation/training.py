@@ -1,30 +1,20 @@
-"""`simulate`: a federated training from one call, and the loop behind it."""
+"""`simulate`: a federated training from one call."""
 
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dure.algorithms.base import Algorithm, has_personal
-from dure.errors import ConfigError, RunError
+from dure.algorithms.base import Algorithm
+from dure.errors import ConfigError
 from dure.oracles.layout import Variables
 from dure.oracles.task import Task
 from dure.population.samplers import Sampler
 from dure.run import Run, RunWriter, data_summary, environment
-from dure.simulation import checkpoint, describe
-from dure.simulation.engine import Engine, Launched
-from dure.simulation.evaluate import Evaluation, spread
-from dure.simulation.personal import PersonalEvaluation
-from dure.simulation.records import participation, round_record
+from dure.simulation import describe
+from dure.simulation.engine import Engine
+from dure.simulation.loop import Loop, OnRound
 from dure.simulation.settings import LostUploads, WorkLimit, settings
-
-OnRound = Callable[[dict[str, Any]], object]
-#: Seconds between checkpoints where `checkpoint_every` is not given.
-CHECKPOINT_SECONDS = 10.0
 
 
 def simulate(
@@ -157,161 +147,5 @@ def simulate(
     writer = RunWriter(
         place, config=config, environment=environment(), data=data_summary(data), rounds=rounds, resume=resume
     )
-    loop = _Loop(engine, writer, rounds, evaluate_every, evaluate_clients_every, checkpoint_every, on_round)
+    loop = Loop(engine, writer, rounds, evaluate_every, evaluate_clients_every, checkpoint_every, on_round)
     return loop.run(resume)
-
-
-class _Loop:
-    """Rounds, evaluations, records and checkpoints of one run."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        writer: RunWriter,
-        rounds: int,
-        every: int | None,
-        clients_every: int | None,
-        checkpoint_every: int | None,
-        on_round: OnRound | None,
-    ):
-        self.engine, self.writer, self.rounds = engine, writer, rounds
-        self.every, self.clients_every, self.checkpoint_every = every, clients_every, checkpoint_every
-        self.on_round = on_round
-        self.uplink = self.downlink = 0
-        data, task = engine.data, engine.task
-        test = data.central_test
-        self.central = None if test is None or every is None else self._evaluation(test)
-        self.own = None if data.client_test is None else self._evaluation(data.client_test)
-        self.personal = None
-        if data.client_test is not None and has_personal(engine.algorithm):
-            self.personal = PersonalEvaluation(engine)
-        self.better = {"loss": False, **{m.name: m.higher_is_better for m in task.metrics}}
-        self.saved_at = time.monotonic()
-
-    def _evaluation(self, columns: Mapping[str, np.ndarray]) -> Evaluation:
-        return Evaluation(self.engine.task, self.engine.layout, self.engine.mesh, columns)
-
-    def run(self, resume: bool) -> Run:
-        with self._guarded():
-            if resume and not self._never_began():
-                self._go_back()
-            else:
-                self._record(None, self._start_evaluation(0), time.perf_counter(), 0)
-                self._save()
-            self._rounds()
-            self.writer.model(self.engine.state_dict(), {"round": str(self.engine.round), "format": "dure 1"})
-            self.writer.status("complete", self.engine.round)
-        self.writer.close()
-        return self.writer.run(model=self.engine.params())
-
-    def _rounds(self) -> None:
-        engine = self.engine
-        while engine.round < self.rounds:
-            begin, compiled = time.perf_counter(), engine.compilations
-            launched = engine.launch()
-            evaluations = self._start_evaluation(launched.round)
-            if launched.round < self.rounds:
-                engine.plan_ahead()
-            self._record(launched, evaluations, begin, engine.compilations - compiled)
-            if self._checkpoint_due():
-                self._save()
-
-    def _start_evaluation(self, round: int) -> tuple[Any, Any]:
-        """Begin the evaluations that are due; the devices do them behind the round."""
-        engine, last = self.engine, round == self.rounds
-        central = own = None
-        if self.central is not None and (last or round % (self.every or 1) == 0):
-            central = self.central.start(engine.vector(), engine.model)
-        if self.own is not None and (last or (self.clients_every and round % self.clients_every == 0)):
-            own = self.own.start(engine.vector(), engine.model)
-        return central, own
-
-    def _record(
-        self, launched: Launched | None, evaluations: tuple[Any, Any], begin: float, compilations: int
-    ) -> None:
-        engine = self.engine
-        result = None if launched is None else engine.collect(launched)
-        if result is not None:
-            self.uplink += engine.uplink_message * result.senders
-            self.downlink += engine.downlink_message * len(result.ids)
-        record = round_record(engine, result, self.uplink, self.downlink)
-        central, own = evaluations
-        if central is not None:
-            assert self.central is not None
-            record |= {f"test_{k}": v for k, v in self.central.totals(central).items()}
-        if own is not None:
-            record |= self._clients(engine.round, own)
-        if result is not None:
-            self.writer.participation(result.round, participation(result))
-        self.writer.round(record)
-        seconds = time.perf_counter() - begin
-        self.writer.timing({"round": engine.round, "seconds": seconds, "compilations": compilations})
-        if self.on_round is not None:
-            self.on_round({**record, "seconds": seconds})
-
-    def _clients(self, round: int, started: Any) -> dict[str, float]:
-        """Evaluate every client on its own test rows; returns the summary for the round's record."""
-        assert self.own is not None
-        data = self.engine.data
-        offsets = data.client_test_offsets
-        values = self.own.per_client(started, offsets)
-        if self.personal is not None:
-            values |= {f"personal_{name}": value for name, value in self.personal.measure().items()}
-        known = np.flatnonzero(np.diff(offsets))
-        self.writer.clients(
-            round,
-            {
-                "client": known,
-                "name": [data.client_name(int(k)) for k in known],
-                "examples": np.diff(offsets)[known],
-                **{name: value[known] for name, value in values.items()},
-            },
-        )
-        return {
-            f"client_{name}_{what}": number
-            for name, value in values.items()
-            for what, number in spread(value, self.better[name.removeprefix("personal_")]).items()
-        }
-
-    def _checkpoint_due(self) -> bool:
-        if self.writer.directory is None:
-            return False
-        if self.engine.round == self.rounds:
-            return True
-        if self.checkpoint_every is not None:
-            return self.engine.round % self.checkpoint_every == 0
-        return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
-
-    def _save(self) -> None:
-        if self.writer.directory is None:
-            return
-        at = checkpoint.Checkpoint(self.engine.round, self.writer.positions(), self.uplink, self.downlink)
-        checkpoint.save(self.writer.directory, self.engine, at)
-        self.writer.status("running", self.engine.round)
-        self.saved_at = time.monotonic()
-
-    def _never_began(self) -> bool:
-        """Whether the run was stopped before its first checkpoint, which comes before round 1: begin it anew."""
-        assert self.writer.directory is not None
-        if checkpoint.saved_rounds(self.writer.directory) or self.writer.run().rounds[1:]:
-            return False
-        self.writer.truncate(dict.fromkeys(self.writer.positions(), 0))
-        return True
-
-    def _go_back(self) -> None:
-        assert self.writer.directory is not None
-        at = checkpoint.load(self.writer.directory, self.engine)
-        if at.round > self.rounds:
-            raise RunError(f"The run has done {at.round} rounds already; rounds={self.rounds} is less.")
-        self.writer.truncate(at.positions)
-        self.uplink, self.downlink = at.uplink, at.downlink
-        self.writer.status("running", at.round)
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """A run that stops is left so that it can be resumed, and its status says why."""
-        try:
-            yield
-        except BaseException as error:
-            self.writer.fail(error, self.engine.round)
-            raise
