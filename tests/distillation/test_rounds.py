@@ -210,7 +210,7 @@ def test_statistics_of_batches_belong_to_the_model() -> None:
         return dure.Variables({"w": jnp.ones((4, 3), jnp.float32)}, {"mean": jnp.zeros(4, jnp.float32)})
 
     task = dure.classification(Model.from_functions(init, apply, name="centred"))
-    lab = Laboratory(FedDF(), [0] * 5, (task,), batch_size=8)
+    lab = Laboratory(FedMD(), [0] * 5, (task,), batch_size=8)
     (group,) = lab.groups
     prototypes = (group.prototype,)
     trained = lab.round.train(lab.round.send(prototypes))

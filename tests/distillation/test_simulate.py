@@ -11,6 +11,7 @@ import pytest
 import dure
 from dure.channel import wire
 from dure.distillation import DSFL, FedDF, FedMD, Method, simulate
+from dure.distillation.setting import check_method
 from dure.models import mlp, softmax_regression
 
 WRITERS = dure.data.digits()
@@ -184,7 +185,7 @@ def test_what_does_not_fit_is_refused(wrong: dict[str, Any], error: type, words:
 
 def test_methods_that_exchange_parameters_are_sent_elsewhere() -> None:
     with pytest.raises(dure.ConfigError, match=r"FedAvg is no method.*dure\.simulate"):
-        simulate(dure.FedAvg(), TASKS, DATA, PUBLIC, assignment=ASSIGNMENT, rounds=1)  # type: ignore[arg-type]
+        check_method(dure.FedAvg())
 
 
 def test_clients_that_come_once_can_keep_no_model() -> None:
