@@ -114,6 +114,7 @@ def test_one_full_step_gives_the_gradient_at_any_round_of_a_schedule(momentum: f
         first.round()
         second.round()
         np.testing.assert_allclose(second.clients, gradients(received), atol=1e-12)
+        np.testing.assert_allclose(first.clients, second.clients, atol=1e-12)
         np.testing.assert_allclose(second.w, first.w, atol=1e-12)
 
 
