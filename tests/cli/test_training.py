@@ -139,9 +139,61 @@ def test_a_stopped_run_is_resumed_bit_for_bit(study: Path, sign: signal.Signals,
     assert "complete already" in again.stdout
 
 
+def test_a_method_with_client_state_is_resumed_bit_for_bit(study: Path) -> None:
+    """SCAFFOLD on a sample whose uploads get lost: controls, sampler and losses go on where they were."""
+    from dure import config
+    from dure.simulation import simulate
+
+    more = ["rounds=20", "engine.checkpoint_every=3", "clients.per_round=5", "clients.lost_uploads=0.2"]
+    more += ["algorithm={name='Scaffold'}", "evaluation.every=20"]
+    changes = [word for change in more for word in ("--set", change)]
+    assert dure("run", study, "-d", "whole", "-q", *changes).exit_code == 0
+
+    def stop(record: dict) -> None:
+        if record["round"] == 11:  # between two checkpoints
+            raise KeyboardInterrupt
+
+    built = config.build(config.load(study, more))
+    with pytest.raises(KeyboardInterrupt):
+        simulate(
+            built.algorithm,
+            built.task,
+            built.data,
+            directory="cut",
+            on_round=stop,
+            experiment=built.config,
+            **built.keywords,
+        )
+    assert Run.open("cut").state == "interrupted"
+    resumed = dure("resume", "cut", "-q")
+    assert resumed.exit_code == 0, resumed.stderr
+    for name in RECORDS:
+        assert Path("cut", name).read_bytes() == Path("whole", name).read_bytes(), name
+
+
+@pytest.mark.parametrize("method", ["FedSGD", "PFedMe", "FedOpt", "FedADMM"])
+def test_methods_whose_files_say_more_or_less_than_others_are_resumed(study: Path, method: str) -> None:
+    """Without a local optimizer, with a server's own, with a regulariser: the saved file makes the same method."""
+    more = {"FedADMM": ", proximal={name='L1', strength=0.001}"}.get(method, "")
+    changes = ["--set", f"algorithm={{name='{method}'{more}}}", "--set", "rounds=2"]
+    assert dure("run", study, "-d", "a", "-q", *changes).exit_code == 0
+    assert dure("run", "a/config.json", "-d", "b", "-q").exit_code == 0
+    first, second = (Run.open(name).config for name in "ab")
+    assert first == second
+    for name in RECORDS:
+        assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
+        (["algorithm={name='FedPD'}", "clients.per_round=3"], 2, "right only when every client takes part"),
+        (["algorithm={name='Scaffold'}", "clients={sampler='once', per_round=2}"], 2, "a client comes once"),
+        (["algorithm={name='FedNova'}", "optimizer={name='adam'}"], 2, "linear"),
+        (["algorithm={name='FedPer', private=['dens9']}"], 2, "dens9"),
+        (["algorithm={name='HierFAVG', edges=[0, 1]}"], 2, "edges for 2 clients, and the data have 14"),
+        (["clients={sampler='once', per_round=4}"], 2, "rounds = 4 is too many"),
+        (["algorithm={name='FedOpt', optimizer={name='adm'}}"], 2, "Did you mean 'adam'?"),
         (["clients.epoch=2"], 2, "clients.epoch = 2: there's no such key. Did you mean 'epochs'?"),
         (["clients.fraction=1.5"], 2, "clients.fraction = 1.5"),
         (["clients.batch_size=0"], 2, "clients.batch_size = 0"),

@@ -88,7 +88,11 @@ def ask() -> dict[str, Any]:
 
 
 def _choice(question: str, *answers: str) -> Callable[[], str | None]:
-    return lambda: Prompt.ask(question, choices=[*answers, ""], default="", show_default=False) or None
+    shown = f"{question} ({'/'.join(answers)})"  # no brackets: rich would read them as a style
+    known = [*answers, ""]
+    return lambda: (
+        Prompt.ask(shown, choices=known, default="", show_default=False, show_choices=False) or None
+    )
 
 
 def _yes(question: str) -> Callable[[], bool | None]:
