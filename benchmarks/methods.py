@@ -257,7 +257,8 @@ def picture(found: dict[str, list[Row]]) -> Figure:
         plain = [r for r in rows if r.cohort == "some" and "momentum" not in r.name]
         for rank, row in enumerate(sorted(plain, key=lambda r: -r.mean.score)):
             ranks.setdefault(row.name, []).append(rank)
-    best = sorted((n for n in ranks if n != "FedAvg"), key=lambda n: np.mean(ranks[n]))[:6]
+    everywhere = [n for n in ranks if n != "FedAvg" and len(ranks[n]) == len(found)]
+    best = sorted(everywhere, key=lambda n: np.mean(ranks[n]))[:6]
     shown = dict(zip(["FedAvg", *best], ("#000000", *common.COLOURS), strict=False))
     figure = Figure(figsize=(9, 2.9 * len(found) + 0.7), layout="constrained")
     for row, (name, rows) in zip(figure.subplots(len(found), 2, squeeze=False), found.items(), strict=True):
