@@ -221,36 +221,3 @@ def train(algorithm: Any, task: Task, data: Any, rounds: int, **keywords: Any) -
     for _ in range(rounds):
         engine.launch()
     return np.asarray(engine.model.server.w)
-
-
-class Controlled(NamedTuple):
-    w: Any
-    c: Any
-
-
-class ControlledUpdate(NamedTuple):
-    delta: Any
-    control: Any
-
-
-@dataclass(frozen=True)
-class Scaffold(Algorithm):
-    """SCAFFOLD, option II (Karimireddy et al., ICML 2020): client state, linear term and gain in use."""
-
-    server_lr: float = 1.0
-
-    def init(self, w: Any) -> Controlled:
-        return Controlled(w, jnp.zeros_like(w))
-
-    def init_client(self, w: Any) -> Any:
-        return jnp.zeros_like(w)
-
-    def local(self, server: Controlled, client: Any, oracle: Any) -> tuple[ControlledUpdate, Any]:
-        y = oracle.solve(server.w, linear=server.c - client)
-        new = client - server.c + (server.w - y.w) / y.gain
-        return ControlledUpdate(y.w - server.w, new - client), new
-
-    def apply(self, server: Controlled, mean: ControlledUpdate, round: Any) -> Controlled:
-        return Controlled(
-            server.w + self.server_lr * mean.delta, server.c + round.participation * mean.control
-        )

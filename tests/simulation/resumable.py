@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 
 import dure
-from problems import LINEAR, Scaffold, rows_data
+from problems import LINEAR, rows_data
 
 ROUNDS = 120
 
@@ -37,7 +37,7 @@ def run(
         "on_round": lambda record: time.sleep(pause),
         **changed,
     }
-    return dure.simulate(Scaffold(), LINEAR, data, directory=directory, resume=resume, **keywords)
+    return dure.simulate(dure.Scaffold(), LINEAR, data, directory=directory, resume=resume, **keywords)
 
 
 if __name__ == "__main__":

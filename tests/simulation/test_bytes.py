@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import dure
+from dure.algorithms.scaffold import ControlledUpdate
 from dure.channel import wire
 from dure.oracles.layout import Variables
 from dure.oracles.model import Model
 from dure.oracles.task import Task
-from problems import LINEAR, QUADRATIC, Only, Scaffold, make_engine, q10, rows_data
+from problems import LINEAR, QUADRATIC, Only, make_engine, q10, rows_data
 
 
 def message(engine: Any, tree: Any) -> int:
@@ -42,7 +43,7 @@ def buffered() -> Task:
     [
         (dure.FedAvg(), LINEAR, rows_data([4, 5])),
         (dure.FedSGD(), LINEAR, rows_data([4, 5])),
-        (Scaffold(), QUADRATIC, q10()),
+        (dure.Scaffold(), QUADRATIC, q10()),
         (dure.FedAvg(), buffered(), rows_data([4, 5])),
     ],
     ids=["fedavg", "fedsgd", "scaffold", "buffers"],
@@ -52,8 +53,6 @@ def test_counted_bytes_are_the_lengths_of_messages(algorithm: Any, task: Task, d
     server = jax.device_get(engine.model.server)
     update = {"FedAvg": dure.Update(server.w), "FedSGD": dure.Update(server.w)}.get(type(algorithm).__name__)
     if update is None:
-        from problems import ControlledUpdate
-
         update = ControlledUpdate(server.w, server.w)
     assert engine.uplink_message == message(engine, update)
     assert engine.downlink_message == message(engine, server)

@@ -13,7 +13,7 @@ import dure
 from dure.oracles.optimizer import Optimizer, sgd
 from dure.simulation import hyper
 from dure.simulation.program import compiled_round
-from problems import LINEAR, Cyclic, Scaffold, make_engine, rows_data
+from problems import LINEAR, Cyclic, make_engine, rows_data
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def test_a_steady_cohort_compiles_once() -> None:
 
 
 def test_client_state_does_not_compile_again() -> None:
-    engine = make_engine(Scaffold(), LINEAR, DATA, sampler=Cyclic(2), steps=3, batch_size=4)
+    engine = make_engine(dure.Scaffold(), LINEAR, DATA, sampler=Cyclic(2), steps=3, batch_size=4)
     for _ in range(5):
         engine.launch()
     assert engine.compilations <= 2

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dure.algorithms import Scaffold
 from dure.errors import ConfigError, RunError
 from dure.oracles.optimizer import sgd
 from dure.simulation.engine import Engine
 from dure.simulation.settings import settings as chosen
 from dure.simulation.store import ClientStore
-from problems import Q10, QUADRATIC, Cyclic, Scaffold, make_engine, q10
+from problems import Q10, QUADRATIC, Cyclic, make_engine, q10
 
 LOCAL = {"steps": 10, "batch_size": float("inf"), "weighting": "uniform"}
 

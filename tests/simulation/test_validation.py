@@ -13,7 +13,7 @@ from dure.algorithms.base import Algorithm, Server, Update
 from dure.errors import ConfigError
 from dure.oracles.model import Model
 from dure.oracles.task import Task
-from problems import Cyclic, Only, Scaffold, make_engine
+from problems import Cyclic, Only, make_engine
 
 SCHEDULES = pytest.mark.parametrize(
     "schedule",
@@ -240,7 +240,7 @@ def test_a_client_that_took_no_steps_is_not_used() -> None:
 
 def test_a_rejected_client_keeps_its_state_and_a_used_one_takes_the_new_one() -> None:
     data = line([1.0, 99.0, 4.0])
-    engine = make_engine(Scaffold(), TASK, data, **{**ONE_STEP, "optimizer": 0.1})
+    engine = make_engine(dure.Scaffold(), TASK, data, **{**ONE_STEP, "optimizer": 0.1})
     for _ in range(3):
         result = engine.collect(engine.launch())
         assert result.accepted == 2
@@ -272,7 +272,7 @@ class Wrong(Algorithm):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("dtype", r"Wrong\.local returned float16 in update\.delta; updates are float32"),
+        ("dtype", r"Wrong\.local returned float16 in update\.delta; what is averaged is float32"),
         ("state", r"Wrong\.local proposed a client state"),
         ("integer", r"Wrong\.init_client returned int32"),
         ("structure", r"Wrong\.apply returned"),
