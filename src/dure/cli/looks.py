@@ -117,8 +117,8 @@ def compare(
         served = {} if own is None else personal.served(groups, own)
         if json_:
             rows = [dict(vars(row)) for row in reached]
-            for row in rows:
-                row |= {"personal": vars(served[row["label"]])} if served else {}
+            for line in rows if served else []:
+                line["personal"] = vars(served[line["label"]])
             typer.echo(
                 json.dumps({"metric": key, "target": target, "studies": rows}, indent=2, ensure_ascii=False)
             )
