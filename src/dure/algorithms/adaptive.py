@@ -66,7 +66,8 @@ class _Adaptive(Algorithm):
         t = server.t + 1
         m = self.beta1 * server.m + (1 - self.beta1) * mean.delta
         v = self._second(server.v, mean.delta**2)
-        rate, m_hat, v_hat = self.server_lr, m, v
+        rate: Any = self.server_lr
+        m_hat, v_hat = m, v
         if self.bias_correction == "kingma":
             rate = rate * jnp.sqrt(1 - self.beta2**t) / (1 - self.beta1**t)
         elif self.bias_correction == "torch":

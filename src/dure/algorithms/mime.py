@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dure.algorithms import _checks as check
-from dure.algorithms.base import Algorithm, Needs, Oracle, RoundInfo, Update
+from dure.algorithms.base import Algorithm, Minibatch, Needs, Oracle, RoundInfo, Update
 
 
 class Mimicked(NamedTuple):
@@ -74,7 +74,7 @@ class Mime(Algorithm):
     def local(self, server: Informed, client: Any, oracle: Oracle) -> tuple[Update, Any]:  # noqa: D102
         w, m, c = server
 
-        def direction(batch: Any, y: Array) -> Array:
+        def direction(batch: Minibatch, y: Array) -> Array:
             g = batch.gradient(y) - batch.gradient(w) + c
             return (1 - self.beta) * g + self.beta * m
 
@@ -100,7 +100,7 @@ class MimeLite(Algorithm):
         return Mimicked(w, jnp.zeros_like(w))
 
     def local(self, server: Mimicked, client: Any, oracle: Oracle) -> tuple[WithGradient, Any]:  # noqa: D102
-        def direction(batch: Any, y: Array) -> Array:
+        def direction(batch: Minibatch, y: Array) -> Array:
             return (1 - self.beta) * batch.gradient(y) + self.beta * server.m
 
         y = oracle.solve(server.w, direction=direction)

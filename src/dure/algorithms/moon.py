@@ -29,7 +29,7 @@ class Last(NamedTuple):
 
 def _cosine(a: Array, b: Array) -> Array:
     lengths = jnp.sqrt((a * a).sum(-1) * (b * b).sum(-1) + 1e-16)
-    return (a * b).sum(-1) / lengths  # type: ignore[no-any-return]
+    return (a * b).sum(-1) / lengths
 
 
 @dataclass(frozen=True)
