@@ -89,7 +89,7 @@ def test_at_a_terminal_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(advise.Prompt, "ask", answer)
+    monkeypatch.setattr(advise.Ask, "ask", answer)
     monkeypatch.setattr(advise.sys, "stdin", Terminal())
     assert advise.ask() == {
         "clients": 1000,

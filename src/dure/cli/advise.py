@@ -72,6 +72,12 @@ def advise(
             out.print(f"{method}, the file's method, {verdict}", style="bold", markup=False)
 
 
+class Ask(Prompt):
+    """A question ends with its own mark, not with a colon."""
+
+    prompt_suffix = " "
+
+
 def ask() -> dict[str, Any]:
     """The answers of who sits at the terminal; Enter leaves a question to what is usual.
 
@@ -90,9 +96,7 @@ def ask() -> dict[str, Any]:
 def _choice(question: str, *answers: str) -> Callable[[], str | None]:
     shown = f"{question} ({'/'.join(answers)})"  # no brackets: rich would read them as a style
     known = [*answers, ""]
-    return lambda: (
-        Prompt.ask(shown, choices=known, default="", show_default=False, show_choices=False) or None
-    )
+    return lambda: Ask.ask(shown, choices=known, default="", show_default=False, show_choices=False) or None
 
 
 def _yes(question: str) -> Callable[[], bool | None]:
@@ -108,7 +112,7 @@ def _yes(question: str) -> Callable[[], bool | None]:
 def _count(question: str, needed: bool = False) -> Callable[[], int | None]:
     def put() -> int | None:
         while True:
-            said = Prompt.ask(question, default="", show_default=False).replace(",", "").strip()
+            said = Ask.ask(question, default="", show_default=False).replace(",", "").strip()
             if said.isdigit() and int(said) > 0:
                 return int(said)
             if not said and not needed:
@@ -126,7 +130,7 @@ QUESTIONS: dict[str, Callable[[], Any]] = {
     "keeps_state": _yes("Does a client come again, and can it keep something between rounds?"),
     "clients_per_round": _count("How many take part in a round?"),
     "alike": _choice("How much do their data differ?", "iid", "mild", "strong"),
-    "links": _choice("Are their links", "slow", "fast"),
+    "links": _choice("How are their links?", "slow", "fast"),
     "personal": _yes("May each client end with a model of its own?"),
     "attackers": _yes("May some clients send anything?"),
 }
