@@ -123,14 +123,24 @@ def test_buffers_are_averaged_and_parameters_only_are_optimised(page: Any) -> No
     """Through an optimizer running variances become negative. Nor have buffers a control or a momentum."""
     data = rows_data([8, 12, 6], seed=3)
     keywords: dict[str, Any] = {
-        "batch_size": 4,
+        "batch_size": 64,
+        "steps": 1,
         "devices": 1,
         "schedule": "sequential",
         "client_state": "host",
     }
     one, average = (make_engine(p, BUFFERED, data, **keywords) for p in (page, dure.FedAvg()))
+    parts = np.split(data.columns["x"], data.offsets[1:-1])
+    first = one.params()["one"]
+    hidden = [np.asarray(dense(first, jnp.asarray(x)), float) for x in parts]
     one.launch()
     average.launch()
+    weight = np.diff(data.offsets) / data.examples
+    wanted = [
+        0.1 * weight @ [h.mean(0) for h in hidden],
+        0.9 + 0.1 * weight @ [h.var(0, ddof=1) for h in hidden],
+    ]
+    np.testing.assert_allclose(one.model.floats, np.concatenate(wanted), atol=1e-5)
     assert one.model.floats.size == one.layout.buffer_size == 8
     np.testing.assert_array_equal(one.model.floats, average.model.floats)
     np.testing.assert_array_equal(one.model.ints, average.model.ints)
