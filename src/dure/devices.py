@@ -5,7 +5,9 @@ On a CPU every core becomes one XLA device, so that clients run side by side; a 
 """
 
 import os
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -14,6 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dure.errors import ConfigError
 
 _ALIGNMENT = 64
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def cores() -> int:
@@ -34,6 +38,17 @@ def one_device_per_core() -> None:
         return
 
 
+def in_32_bits(function: Callable[P, R]) -> Callable[P, R]:
+    """The function as if `jax_enable_x64` were off: models are float32 whatever the user's session is set to."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.enable_x64(False):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
 def mesh(count: int | None = None) -> Mesh:
     """A one-dimensional mesh over `count` devices, all when None.
 
@@ -41,9 +56,10 @@ def mesh(count: int | None = None) -> Mesh:
         ConfigError: there are fewer devices.
     """
     available = jax.local_devices()
-    if count is not None and not 1 <= count <= len(available):
+    whole = isinstance(count, int) and not isinstance(count, bool)
+    if count is not None and not (whole and 1 <= count <= len(available)):
         raise ConfigError(
-            f"devices={count} is not possible: JAX has {len(available)} ({available[0].platform}). "
+            f"devices={count!r} is not possible: JAX has {len(available)} ({available[0].platform}). "
             "Give a number up to that, or leave it out for all."
         )
     return Mesh(np.array(available[: count or len(available)]), ("devices",))

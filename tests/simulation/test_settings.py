@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import dure
 from dure.errors import ConfigError, DataError
 from dure.simulation.settings import settings
+from dure.simulation.setup import check_parts
 from problems import LINEAR, rows_data
 
 DATA = rows_data([3, 5, 0, 4])
@@ -141,3 +143,87 @@ assert models[0] == models[1]
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+# ----- what is given must be what its place is for ---------------------------------------------------------
+
+
+def labelled(labels: np.ndarray, **more: Any) -> dure.Federated:
+    x = np.random.default_rng(0).normal(size=(len(labels), 5)).astype(np.float32)
+    return dure.Federated.from_arrays({"x": x, "y": labels}, client=np.arange(len(labels)) % 6, **more)
+
+
+THREE = dure.classification(dure.models.softmax_regression(5, 3))
+
+
+def test_a_label_that_the_model_has_no_output_for_is_refused() -> None:
+    labels = np.arange(60) % 3
+    labels[17] = 7
+    with pytest.raises(dure.DataError, match=r"training rows holds label 7.*labels 0 … 2.*8 classes"):
+        dure.simulate(dure.FedAvg(), THREE, labelled(labels), rounds=1)
+
+
+def test_a_label_of_the_test_rows_alone_is_refused_too() -> None:
+    test = {"x": np.zeros((2, 5), np.float32), "y": np.array([0, 5])}
+    with pytest.raises(dure.DataError, match="central test rows holds label 5"):
+        dure.simulate(dure.FedAvg(), THREE, labelled(np.arange(60) % 3, test=test), rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "message"),
+    [
+        (dure.FedAvg, THREE, "is not a method.*brackets"),
+        (None, THREE, "is not a method"),
+        (dure.FedAvg(), None, "is not a task"),
+    ],
+)
+def test_parts_of_another_kind_are_refused(algorithm: Any, task: Any, message: str) -> None:
+    with pytest.raises(dure.ConfigError, match=message):
+        check_parts(algorithm, task)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ((lambda key: {}, lambda params, x: x[:, :3]), "has no parameters"),
+        (dure.models.softmax_regression(4, 3), "takes 4 inputs"),
+        (
+            (lambda key: {"w": np.zeros((4, 3), np.float32)}, lambda params, x: x @ params["w"]),
+            r"fails on column 'x', of which a batch of one is float32\(1, 5\)",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_the_rows_is_refused(model: Any, message: str) -> None:
+    with pytest.raises(dure.ConfigError, match=message):
+        dure.simulate(dure.FedAvg(), dure.classification(model), labelled(np.arange(60) % 3), rounds=1)
+
+
+def test_a_batch_size_beyond_every_client_costs_nothing() -> None:
+    data = labelled(np.arange(60) % 3)
+    huge, whole = (
+        dure.simulate(dure.FedAvg(), THREE, data, rounds=2, batch_size=size) for size in (10**12, math.inf)
+    )
+    np.testing.assert_allclose(
+        huge.history["train_loss"].dropna(), whole.history["train_loss"].dropna(), rtol=1e-6
+    )
+
+
+def test_sixty_four_bit_sessions_train_the_same_float32_model() -> None:
+    data = labelled(np.arange(60) % 3)
+    narrow = dure.simulate(dure.FedAvg(), THREE, data, rounds=2)
+    with jax.enable_x64(True):
+        wide = dure.simulate(dure.FedAvg(), THREE, data, rounds=2)
+    assert np.array_equal(np.asarray(wide.model["weight"]), np.asarray(narrow.model["weight"]))
+
+
+@pytest.mark.parametrize("algorithm", [dure.FedAvg, dure.FedSGD])
+@pytest.mark.parametrize("value", [-1.0, 0.0, math.nan])
+def test_impossible_server_rates_are_refused(algorithm: Any, value: Any) -> None:
+    with pytest.raises(dure.ConfigError, match="is not allowed"):
+        algorithm(value)
+
+
+def test_a_server_step_that_is_not_finite_keeps_the_model_and_says_so() -> None:
+    run = dure.simulate(dure.FedAvg(3e38), THREE, labelled(np.arange(60) % 3), rounds=2, optimizer=1e6)
+    assert "not finite" in run.final["status"]
+    assert np.isfinite(np.asarray(run.model["weight"])).all()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from jaxtyping import Array, Float32
 
+from dure.algorithms import _checks as check
 from dure.algorithms.base import Algorithm, Oracle, RoundInfo, Server, Update
 
 
@@ -24,6 +25,9 @@ class FedAvg(Algorithm):
         "of Deep Networks from Decentralized Data. AISTATS 2017."
     )
     server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.number(self, "server_lr", 0, open_low=True)
 
     def init(self, w: Float32[Array, " d"]) -> Server:  # noqa: D102
         return Server(w)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from jaxtyping import Array, Float32
 
+from dure.algorithms import _checks as check
 from dure.algorithms.base import Algorithm, Oracle, RoundInfo, Server, Update
 from dure.algorithms.fedavg import FedAvg
 
@@ -21,6 +22,9 @@ class FedSGD(Algorithm):
 
     citation: ClassVar[str] = FedAvg.citation
     learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        check.number(self, "learning_rate", 0, open_low=True)
 
     def init(self, w: Float32[Array, " d"]) -> Server:  # noqa: D102
         return Server(w)

@@ -94,4 +94,6 @@ class HierFAVG(Algorithm):
         w = mass @ models / mass.sum()
         cloud = round.number % self.cloud_every == 0
         together = Edges(w, jnp.tile(w, (models.shape[0], 1)), jnp.zeros_like(mass))
-        return jax.tree.map(lambda a, b: jnp.where(cloud, a, b), together, Edges(server.w, models, mass))
+        apart = Edges(server.w, models, mass)
+        chosen: Edges = jax.tree.map(lambda a, b: jnp.where(cloud, a, b), together, apart)
+        return chosen

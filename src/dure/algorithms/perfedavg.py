@@ -49,7 +49,7 @@ class PerFedAvg(Algorithm):
 
         def step(w: Array, *batches: Any) -> Array:
             adapted = w - a * batches[0].gradient(w)
-            u = batches[1].gradient(adapted)
+            u: Array = batches[1].gradient(adapted)
             if self.hessian_free:
                 curved = batches[2].gradient(w + delta * u) - batches[2].gradient(w - delta * u)
                 u = u - a * curved / (2 * delta)

@@ -16,6 +16,7 @@ from dure.decentralized.graph import Graph, graph_of
 from dure.decentralized.mixing import mixing_for
 from dure.decentralized.network import Launched, Network
 from dure.decentralized.records import config_of, participation, round_record
+from dure.devices import in_32_bits
 from dure.errors import ConfigError, RunError
 from dure.oracles.layout import Variables
 from dure.oracles.task import Task
@@ -27,6 +28,7 @@ from dure.simulation.settings import SCHEDULES, settings
 from dure.simulation.statics import Model
 
 
+@in_32_bits
 def simulate(
     method: Method,
     task: Task,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dure.devices import in_32_bits
 from dure.distillation.base import Method
 from dure.distillation.describe import config, record
 from dure.distillation.evaluate import Evaluation
@@ -32,6 +33,7 @@ from dure.simulation.settings import Settings, settings
 OnRound = Callable[[dict[str, Any]], object]
 
 
+@in_32_bits
 def simulate(
     method: Method,
     tasks: Sequence[Task],

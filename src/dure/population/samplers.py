@@ -111,8 +111,11 @@ class Uniform:
             )
         if self.count is not None:
             _count(self.count)
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise ConfigError(f"The client fraction C={self.fraction} must lie in (0, 1], such as 0.1.")
+        known = isinstance(self.fraction, int | float | np.number) and not isinstance(self.fraction, bool)
+        if self.fraction is not None and not (known and 0 < self.fraction <= 1):
+            raise ConfigError(
+                f"The client fraction C={self.fraction!r} must lie in (0, 1], a number such as 0.1."
+            )
 
     def size(self, clients: int) -> int:
         """The cohort size m for a population of N clients.

@@ -21,6 +21,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -126,6 +127,8 @@ def write_atomic(path: Path, content: bytes) -> None:
     Raises:
         RunError: the disk is full, the directory isn't writable, ….
     """
+    if not path.name or path.is_dir():
+        raise RunError(f"{path} is a directory: give the name of a file in it.")
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -135,7 +138,8 @@ def write_atomic(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise io_error("write", path, error) from error
 
 

@@ -166,8 +166,15 @@ class RunWriter:
         """Take the records back to `positions()` of a checkpoint.
 
         Raises:
-            RunError: a record is shorter than the checkpoint says, so something was lost or edited.
+            RunError: a record is shorter than the checkpoint says, so something was lost or edited, or the
+                checkpoint doesn't say how long each record was.
         """
+        unknown = (self.memory if self.directory is None else self._files).keys() - positions.keys()
+        if unknown:
+            raise RunError(
+                f"The checkpoint of {self.directory} is damaged: it doesn't say how long {', '.join(sorted(unknown))} "
+                "was. Delete it to go back to the one before."
+            )
         if self.directory is None:
             self.memory = {name: entries[: positions[name]] for name, entries in self.memory.items()}
             return

@@ -95,7 +95,8 @@ def load(directory: Path, engine: Engine) -> Checkpoint:
 
 def saved_rounds(directory: Path) -> list[int]:
     """Rounds that have a complete checkpoint, in order."""
-    return sorted(int(p.stem[6:]) for p in (directory / "checkpoint").glob("round-*.json"))
+    names = (p.stem[6:] for p in (directory / "checkpoint").glob("round-*.json"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _restore(engine: Engine, tensors: dict[str, np.ndarray], round: int, path: Path) -> None:

@@ -72,7 +72,9 @@ def sizes_of(data: Any, settings: Settings, batch_statistics: bool) -> Sizes:
     largest = int(np.diff(data.offsets).max())
     typical = -(-data.examples // max(data.clients, 1))
     work = settings.work
-    batch = work.batch_size or (bucket(max(largest, 1)) if batch_statistics else 0)
+    # A batch that holds all rows of every client need not be longer than the longest.
+    all_rows = bucket(max(largest, 1))
+    batch = min(work.batch_size, all_rows) if work.batch_size else (all_rows if batch_statistics else 0)
     whole = batch == 0 or largest <= batch
     one_step = work.steps == 1 or (work.steps is None and work.epochs == 1 and whole)
     return Sizes(batch, min(max(bucket(typical), 8), 128), one_step)

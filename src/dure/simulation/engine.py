@@ -22,7 +22,7 @@ from dure.simulation.program import compiled_round, measured_round, round_functi
 from dure.simulation.results import Launched, RoundResult, result_of
 from dure.simulation.setting import check_setting
 from dure.simulation.settings import Settings
-from dure.simulation.setup import check_batches, make_store, put_columns
+from dure.simulation.setup import check_batches, check_model, check_parts, make_store, put_columns
 from dure.simulation.statics import AXIS, Model, Statics
 
 
@@ -50,6 +50,7 @@ class Engine:
         width: int | None = None,
         directory: Any = None,
     ):
+        check_parts(algorithm, task)
         self.algorithm, self.task, self.data, self.settings = algorithm, task, data, settings
         algorithm.check(data.clients)
         if settings.eager:
@@ -63,6 +64,8 @@ class Engine:
         self.layout = Layout.of(start, private=algorithm.private_patterns)
         self.columns = put_columns(task, data, self.mesh)
         check_batches(task, data, settings)
+        if not settings.eager:
+            check_model(task, data, start)
         self.sizes = sizes_of(data, settings, bool(self.layout.buffer_size or self.layout.counter_size))
         self._structures, self.numbers = self._take_numbers()
         self.model, at_first = self._begin(start)
@@ -220,11 +223,12 @@ class Engine:
 
     def _commit(self, launched: Launched, states: Any) -> None:
         """Client states take their proposed values where the server used the update (law 5)."""
-        verdict, steps = jax.device_get((launched.report.verdict, launched.report.steps))
+        report, outcome = launched.report, launched.outcome
+        verdict, steps, finite = jax.device_get((report.verdict, report.steps, outcome.finite))
         facts = launched.facts
         taken = steps[facts.seats] > 0
         if not (self.algorithm.own or self.algorithm.private_buffers):
-            taken &= (verdict[facts.seats] == 0) & (facts.weights > 0)
+            taken &= (verdict[facts.seats] == 0) & (facts.weights > 0) & finite
         rows = np.asarray(states)[facts.seats]
         assert self._store is not None
         self._store.scatter(facts.ids[taken], rows[taken])
@@ -256,7 +260,7 @@ class Engine:
 
     def _message_sizes(self) -> None:
         """Bytes of one client's messages, as the wire encoding would make them."""
-        order = max(self.settings.work.batch_size or 1, 1)
+        order = max(self.sizes.batch, 1)
         with self.mode():
             self.downlink_message, self.uplink_message = message_bytes(
                 replace(self.statics(self.sizes.batch, 1, Places(order, 1, 1)), width=1),

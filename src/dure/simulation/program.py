@@ -120,7 +120,7 @@ def _apply(
     round: Array,
     unit: Array,
 ) -> tuple[Model, Outcome]:
-    """The server's step; with nobody accepted the model stays as it is."""
+    """The server's step; with nobody accepted, or a step that is not finite, the model stays as it is."""
     average = _average(statics, sums)
     share = mean.mass(sums) * unit if statics.ratio else unit
     info = RoundInfo(round, accepted, accepted.astype(jnp.float32) / statics.population, share, survey)
@@ -136,8 +136,9 @@ def _apply(
     averaged = mean.ratio(sums).floats
     floats = model.floats if averaged is None else averaged
     ints = model.ints if algorithm.private_buffers else ints
-    happened = accepted > 0
+    finite = jnp.isfinite(algorithm.model(server)).all()
+    happened = (accepted > 0) & finite
     new = Model(server, floats, ints)
     new = jax.tree.map(lambda n, o: jnp.where(happened, n, o), new, model)
     move = jnp.linalg.norm(algorithm.model(new.server) - algorithm.model(model.server))
-    return new, Outcome(accepted, move)
+    return new, Outcome(accepted, move, finite)

@@ -8,6 +8,7 @@ from dure.simulation.engine import Engine
 from dure.simulation.results import RoundResult
 
 NOTHING = "no usable update"
+NOT_FINITE = "the server's step was not finite: model kept"
 
 
 def round_record(engine: Engine, result: RoundResult | None, uplink: int, downlink: int) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def round_record(engine: Engine, result: RoundResult | None, uplink: int, downli
     ]
     return {
         "round": result.round,
-        "status": "ok" if result.accepted else NOTHING,
+        "status": NOTHING if not result.accepted else "ok" if result.finite else NOT_FINITE,
         "clients": len(result.ids),
         "accepted": result.accepted,
         "rejected": len(rejected),

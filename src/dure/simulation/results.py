@@ -34,6 +34,7 @@ class RoundResult(NamedTuple):
     accepted: int
     senders: int
     move: float
+    finite: bool
 
 
 def result_of(launched: Launched) -> RoundResult:
@@ -56,4 +57,5 @@ def result_of(launched: Launched) -> RoundResult:
         int(outcome.accepted),
         int(senders.sum()),
         float(outcome.move),
+        bool(outcome.finite),
     )

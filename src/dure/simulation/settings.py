@@ -11,7 +11,7 @@ from dure import keys
 from dure.aggregation.exact import MAX_TERMS
 from dure.errors import ConfigError, did_you_mean
 from dure.oracles.optimizer import Optimizer, as_optimizer
-from dure.population.samplers import Everyone, Poisson, Sampler, Uniform, Weighted
+from dure.population.samplers import Everyone, Sampler, Uniform, Weighted
 from dure.simulation.plan import Work
 
 WEIGHTINGS = ("examples", "uniform")
@@ -92,6 +92,11 @@ def settings(
     Raises:
         ConfigError: naming the keyword, its value, and what is allowed.
     """
+    if not hasattr(data, "offsets") or not hasattr(data, "rows"):
+        raise ConfigError(
+            f"data={type(data).__name__} is not a federated data set: give a dure.Federated, such as "
+            "dure.data.digits() or dure.Federated.from_arrays(columns, client=…)."
+        )
     sampler = _sampler(fraction, clients_per_round, sampler)
     for name, value, allowed in (
         ("weighting", weighting, WEIGHTINGS),
@@ -117,7 +122,7 @@ def settings(
         raise ConfigError(f"seed={seed!r} must be a nonnegative integer.")
     if width is not None:
         _positive_int("width", width)
-    if memory_budget <= 0:
+    if isinstance(memory_budget, bool) or not isinstance(memory_budget, int | float) or not memory_budget > 0:
         raise ConfigError(f"memory_budget={memory_budget!r} must be a positive number of bytes.")
     if not callable(lost_uploads) and not (
         isinstance(lost_uploads, int | float) and not isinstance(lost_uploads, bool) and 0 <= lost_uploads < 1
@@ -172,10 +177,11 @@ def _sampler(fraction: float | None, clients_per_round: int | None, sampler: Sam
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} are different ways to choose clients: give one.")
     if sampler is not None:
-        if not isinstance(sampler, Everyone | Uniform | Poisson | Weighted) and not hasattr(
-            sampler, "sample"
-        ):
-            raise ConfigError(f"sampler={sampler!r} has no method sample(seed, round, population).")
+        if isinstance(sampler, type) or not isinstance(sampler, Sampler):
+            raise ConfigError(
+                f"sampler={sampler!r} is not a sampler: give an object such as dure.Poisson(0.01), or one of your "
+                "own with sample(seed, round, population), expected_size(population) and describe()."
+            )
         return sampler
     if fraction is not None:
         if isinstance(fraction, int | float) and fraction == 1.0:

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from dure import devices
 from dure.algorithms.base import Algorithm
 from dure.errors import ConfigError, DataError
+from dure.oracles.layout import Variables
+from dure.oracles.metrics import softmax_cross_entropy
 from dure.oracles.task import Task
 from dure.simulation.packing import pack_initial, state_size
 from dure.simulation.settings import Settings
@@ -15,6 +18,22 @@ from dure.simulation.store import ClientStore
 
 #: Client state beyond this many bytes for the whole population goes to disk unless told otherwise.
 HOST_STATE_LIMIT = 4 * 2**30
+
+
+def check_parts(algorithm: Any, task: Any) -> None:
+    """The things that were given must be what their places are for.
+
+    Raises:
+        ConfigError: saying what was given and what is wanted.
+    """
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"algorithm={algorithm!r} is not a method: give an object such as dure.FedAvg(), with brackets."
+        )
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"task={task!r} is not a task: give one such as dure.classification(model) or dure.Task(…)."
+        )
 
 
 def put_columns(task: Task, data: Any, mesh: Mesh) -> dict[str, Any]:
@@ -33,6 +52,49 @@ def put_columns(task: Task, data: Any, mesh: Mesh) -> dict[str, Any]:
     if len(data.columns[task.input]) >= 2**31:
         raise DataError("More than 2³¹ − 1 rows in one data set are not supported.")
     return columns
+
+
+def check_model(task: Task, data: Any, variables: Variables) -> None:
+    """The model must take the data's rows, and every label must be one of its outputs.
+
+    Cross-entropy would silently have no target for a label beyond the outputs.
+
+    Raises:
+        ConfigError: the model has no parameters, or fails on a row.
+        DataError: a label that the model has no output for, with the set that it is in and the way out.
+    """
+    if not jax.tree.leaves(variables.params):
+        raise ConfigError(f"Model {task.model.name!r} has no parameters: there is nothing to train.")
+
+    def outputs(x: Any) -> Any:
+        return task.model.apply(variables, x, train=False, key=None, mask=None)[0]
+
+    shape, dtype = _row(data.columns[task.input])
+    try:
+        found = jax.eval_shape(outputs, jax.ShapeDtypeStruct(shape, dtype))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"Model {task.model.name!r} fails on column {task.input!r}, of which a batch of one is "
+            f"{dtype}{shape}: {error}"
+        ) from error
+    if task.loss is not softmax_cross_entropy:
+        return
+    classes = found.shape[-1]
+    sets = {"training": data.columns, "central test": data.central_test, "clients' test": data.client_test}
+    for name, columns in sets.items():
+        if columns is None or not len(columns[task.target]):
+            continue
+        largest = int(np.max(columns[task.target]))
+        if largest >= classes:
+            raise DataError(
+                f"Column {task.target!r} of the {name} rows holds label {largest}, and model "
+                f"{task.model.name!r} has outputs for labels 0 … {classes - 1}. Give the model {largest + 1} "
+                "classes, or correct the labels."
+            )
+
+
+def _row(column: Any) -> tuple[tuple[int, ...], Any]:
+    return (1, *np.shape(column)[1:]), jax.dtypes.canonicalize_dtype(column.dtype)
 
 
 def check_batches(task: Task, data: Any, settings: Settings) -> None:

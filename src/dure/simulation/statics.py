@@ -35,10 +35,11 @@ class Report(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is recorded of the round: numbers of accepted clients, 2-norm of the model's move."""
+    """What is recorded of the round: accepted clients, 2-norm of the model's move, whether it was finite."""
 
     accepted: Array
     move: Array
+    finite: Array
 
 
 @dataclass(frozen=True)

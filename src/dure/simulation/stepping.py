@@ -3,6 +3,7 @@
 from typing import Any
 
 from dure.algorithms.base import Algorithm
+from dure.devices import in_32_bits
 from dure.oracles.layout import Variables
 from dure.oracles.task import Task
 from dure.simulation.engine import Engine
@@ -21,6 +22,7 @@ class Simulation:
     Nothing is recorded or evaluated; `step(wait=True)` says what happened in the round.
     """
 
+    @in_32_bits
     def __init__(
         self,
         algorithm: Algorithm,
@@ -32,6 +34,7 @@ class Simulation:
     ):
         self.engine = Engine(algorithm, task, data, settings(data, **keywords), variables=initial)
 
+    @in_32_bits
     def step(self, wait: bool = False) -> RoundResult | None:
         """Start the next round; with `wait`, return what happened in it."""
         launched = self.engine.launch()
@@ -44,6 +47,7 @@ class Simulation:
         """Wait until all rounds that were started are done."""
         self.engine.block()
 
+    @in_32_bits
     def params(self) -> Any:
         """The parameters now, as the model's own pytree."""
         return self.engine.params()

@@ -85,6 +85,7 @@ class Sweep:
         return groups[chosen][0]
 
 
+@devices.in_32_bits
 def sweep(
     algorithm: Algorithm,
     task: Task,

@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dure.algorithms.base import Algorithm
+from dure.devices import in_32_bits
 from dure.errors import ConfigError
 from dure.oracles.layout import Variables
 from dure.oracles.task import Task
@@ -17,6 +20,7 @@ from dure.simulation.loop import Loop, OnRound
 from dure.simulation.settings import LostUploads, WorkLimit, settings
 
 
+@in_32_bits
 def simulate(
     algorithm: Algorithm,
     task: Task,
@@ -105,7 +109,7 @@ def simulate(
         ("checkpoint_every", checkpoint_every),
     ):
         optional = name != "rounds" and value is None
-        if not optional and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if not optional and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
             raise ConfigError(f"{name}={value!r} is not allowed: it must be an integer of at least 1.")
     if resume and directory is None:
         raise ConfigError("resume=True needs the directory of the run: give directory=.")
