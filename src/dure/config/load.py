@@ -28,10 +28,12 @@ def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Study:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"There is no file {file}. `dure new NAME` writes one to start from.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 ({error}). Save it again with that encoding.") from error
+    except OSError as error:
         raise ConfigError(f"Cannot read {file}: {error}.") from error
     try:
         raw: dict[str, Any] = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)

@@ -53,10 +53,12 @@ def _matrix(run: "Run", counts: Sequence[Sequence[int]], names: Sequence[str]) -
 
 
 def _broad(run: "Run", counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    step = max(1, -(-len(counts) // BROAD))
-    chosen = list(counts)[::step]
-    # Clients with the same main class stand together, so that a skew is seen as blocks.
-    chosen.sort(key=lambda row: (max(range(len(row)), key=lambda c: row[c]), -max(row) / (sum(row) or 1)))
+    # Clients with the same main class stand together, so that a skew is seen as blocks; thinned only then, so
+    # that every class keeps its share.
+    chosen = sorted(
+        counts, key=lambda row: (max(range(len(row)), key=lambda c: row[c]), -max(row) / (sum(row) or 1))
+    )
+    chosen = chosen[:: max(1, -(-len(counts) // BROAD))]
     rows = [[(row[c] / (sum(row) or 1)) ** 0.5 for row in chosen] for c in range(len(names))]
     every = max(1, -(-len(names) // 16))
     labels = "".join(f"<span>{escape(n) if i % every == 0 else ''}</span>" for i, n in enumerate(names))

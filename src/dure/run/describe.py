@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dure import keys
+
 if TYPE_CHECKING:
     from dure.data.federated import Federated
 
@@ -44,11 +46,14 @@ def environment() -> dict[str, Any]:
 def data_summary(data: "Federated") -> dict[str, Any]:
     """Sizes, source and client × class counts of a federated data set, for data.json and the report.
 
-    Counts and sizes are of all clients when there are at most 1000, else of 1000 evenly spaced ones, so that
-    the cost doesn't grow with the population.
+    Counts and sizes are of all clients when there are at most 1000, else of 1000 drawn at random (always the
+    same ones), so that the cost doesn't grow with the population. Evenly spaced ones would miss what repeats
+    from client to client.
     """
     total = int(data.clients)
-    shown = np.unique(np.linspace(0, total - 1, min(total, SHOWN_CLIENTS)).astype(np.int64))
+    shown = np.arange(total)
+    if total > SHOWN_CLIENTS:
+        shown = np.sort(keys.generator(0, "shown").choice(total, SHOWN_CLIENTS, replace=False, shuffle=False))
     starts, sizes = data.rows(shown)
     names = getattr(data, "client_names", None)
     summary: dict[str, Any] = {
