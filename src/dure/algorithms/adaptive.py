@@ -77,7 +77,10 @@ class _Adaptive(Algorithm):
 
 @dataclass(frozen=True)
 class FedAdagrad(_Adaptive):
-    """FedAdagrad. `server_lr` η > 0, `tau` τ > 0 the degree of adaptivity; β₁ = 0 as in the paper."""
+    """FedAdagrad: server steps that shrink with all squared updates so far.
+
+    `server_lr` η > 0, `tau` τ > 0 the degree of adaptivity; β₁ = 0 as in the paper.
+    """
 
     beta1: float = 0.0
     beta2: float = 0.0
@@ -92,7 +95,10 @@ class FedAdagrad(_Adaptive):
 
 @dataclass(frozen=True)
 class FedAdam(_Adaptive):
-    """FedAdam. `server_lr` η > 0, `beta1`, `beta2` in [0, 1), `tau` τ > 0 the degree of adaptivity."""
+    """FedAdam: Adam's moments in the server's step.
+
+    `server_lr` η > 0, `beta1`, `beta2` in [0, 1), `tau` τ > 0 the degree of adaptivity.
+    """
 
     def _second(self, v: Array, square: Array) -> Array:
         return self.beta2 * v + (1 - self.beta2) * square
@@ -100,7 +106,10 @@ class FedAdam(_Adaptive):
 
 @dataclass(frozen=True)
 class FedYogi(_Adaptive):
-    """FedYogi. `server_lr` η > 0, `beta1`, `beta2` in [0, 1), `tau` τ > 0 the degree of adaptivity."""
+    """FedYogi: Adam's moments with a second moment that grows and falls slowly.
+
+    `server_lr` η > 0, `beta1`, `beta2` in [0, 1), `tau` τ > 0 the degree of adaptivity.
+    """
 
     def _second(self, v: Array, square: Array) -> Array:
         return v - (1 - self.beta2) * square * jnp.sign(v - square)

@@ -44,7 +44,10 @@ class Consensus(NamedTuple):
 
 @dataclass(frozen=True)
 class ConsensusADMM(Algorithm):
-    """Consensus ADMM. `rho` ρ > 0; `proximal`: a regulariser such as `L1(0.1)` or a set such as `Box(0, 1)`."""
+    """Consensus ADMM: primal and dual steps of everyone in every round; the server can regularise.
+
+    `rho` ρ > 0; `proximal`: a regulariser such as `L1(0.1)` or a set such as `Box(0, 1)`.
+    """
 
     citation: ClassVar[str] = (
         "S. Boyd, N. Parikh, E. Chu, B. Peleato, J. Eckstein. Distributed Optimization and Statistical Learning "
@@ -75,7 +78,10 @@ class ConsensusADMM(Algorithm):
 
 @dataclass(frozen=True)
 class FedADMM(Algorithm):
-    """FedADMM. `rho` ρ > 0; `proximal` as in `ConsensusADMM`."""
+    """FedADMM: ADMM with a sample of clients, exact; the server can regularise.
+
+    `rho` ρ > 0; `proximal` as in `ConsensusADMM`.
+    """
 
     citation: ClassVar[str] = (
         "Y. Gong, Y. Li, N. M. Freris. FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to "

@@ -10,7 +10,7 @@ Decentralized Data, AISTATS 2017, Algorithm 1.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jaxtyping import Array, Float32
+from jaxtyping import Array, Float
 
 from dure.algorithms import _checks as check
 from dure.algorithms.base import Algorithm, Oracle, RoundInfo, Server, Update
@@ -29,7 +29,7 @@ class FedAvg(Algorithm):
     def __post_init__(self) -> None:
         check.number(self, "server_lr", 0, open_low=True)
 
-    def init(self, w: Float32[Array, " d"]) -> Server:  # noqa: D102
+    def init(self, w: Float[Array, " d"]) -> Server:  # noqa: D102
         return Server(w)
 
     def local(self, server: Server, client: Any, oracle: Oracle) -> tuple[Update, Any]:  # noqa: D102

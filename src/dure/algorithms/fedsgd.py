@@ -9,7 +9,7 @@ The baseline of McMahan et al. (AISTATS 2017), section 2: FedAvg with E = 1 and 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jaxtyping import Array, Float32
+from jaxtyping import Array, Float
 
 from dure.algorithms import _checks as check
 from dure.algorithms.base import Algorithm, Oracle, RoundInfo, Server, Update
@@ -26,7 +26,7 @@ class FedSGD(Algorithm):
     def __post_init__(self) -> None:
         check.number(self, "learning_rate", 0, open_low=True)
 
-    def init(self, w: Float32[Array, " d"]) -> Server:  # noqa: D102
+    def init(self, w: Float[Array, " d"]) -> Server:  # noqa: D102
         return Server(w)
 
     def local(self, server: Server, client: Any, oracle: Oracle) -> tuple[Update, Any]:  # noqa: D102

@@ -23,7 +23,10 @@ from dure.algorithms.base import Algorithm, Needs, Oracle, RoundInfo, Server, Up
 
 @dataclass(frozen=True)
 class FedPer(Algorithm):
-    """FedPer. `private`: name patterns of the tensors that stay, such as ("dense3",)."""
+    """FedPer: a shared body under each client's own head, trained together.
+
+    `private`: name patterns of the tensors that stay, such as ("dense3",).
+    """
 
     citation: ClassVar[str] = (
         "M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary. Federated Learning with Personalization "
@@ -85,7 +88,10 @@ class FedBN(FedPer):
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """FedRep. `private`: the head's tensors; `head_passes`: times the client's plan is gone through for it."""
+    """FedRep: each client's own head is trained first, then the shared body under it.
+
+    `private`: the head's tensors; `head_passes`: times the client's plan is gone through for it.
+    """
 
     citation: ClassVar[str] = (
         "L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. Exploiting Shared Representations for Personalized "
