@@ -1,5 +1,6 @@
 """What every method must do in the engine: run compiled as it runs eagerly, and send what it declares."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -36,6 +37,14 @@ def make(method: type[Any]) -> Any:
 
 
 METHODS = pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Nearly all of the time goes into compiling 36 methods: without optimisation it is half."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def after(engine: Any, rounds: int) -> list[np.ndarray]:
