@@ -83,5 +83,7 @@ def test_the_data_summary_costs_the_same_for_any_population() -> None:
     assert len(summary["class_counts"]) == 1000
     assert summary["class_counts"][0].tolist() == [1, 2, 0]
     shown = summary["shown_clients"]
-    assert len(np.unique(shown)) == 1000 and 0 <= shown[0] and shown[-1] < 10**7
+    assert len(np.unique(shown)) == 1000
+    assert shown[0] >= 0
+    assert shown[-1] < 10**7
     assert len(set(shown % 1000)) > 500, "no stride that could miss what repeats"
