@@ -36,7 +36,16 @@ def make(method: type[Any]) -> Any:
     return method(**given)
 
 
-METHODS = pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+#: One of each kind: state, survey, private parameters, clusters, edges, a loop of its own. The others take
+#: minutes: `make test-slow`. (All of them train from files in `tests/config`, and have tests of their own.)
+QUICK = {
+    dure.FedAvg, dure.Scaffold, dure.Mime, dure.FedRep, dure.IFCA, dure.HierFAVG, dure.APFL, dure.LocalOnly,
+}  # fmt: skip
+METHODS = pytest.mark.parametrize(
+    "method",
+    [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in ALL],
+    ids=lambda m: m.__name__,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -262,7 +262,7 @@ def _together(
     runs = []
     for i, writer in enumerate(writers):
         own = jax.tree.map(lambda x, i=i: x[i], host)
-        w = np.asarray(things[i][0].model(own.server))
+        w = np.asarray(things[i][0].model(jax.tree.map(jax.numpy.asarray, own.server)))
         writer.model(engine.layout.to_state_dict(w, own.floats, own.ints))
         writer.status("complete", rounds)
         runs.append(writer.run(model=engine.layout.unflatten_params(w)))
