@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -15,6 +14,7 @@ from dure import devices
 from dure.distillation.group import Group
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.task import Task
+from dure.simulation.evaluate import span_sums
 from dure.simulation.statics import AXIS
 
 BLOCK = 256
@@ -63,24 +63,7 @@ def _program(task: Task, layout: Layout, mesh: Mesh, block: int) -> Any:
     def one(ints: Array, columns: Mapping[str, Array], model: Array, span: Array) -> dict[str, Array]:
         params = layout.unflatten_params(model[: layout.size])
         variables = Variables(params, layout.unflatten_buffers(model[layout.size :], ints))
-        last = columns[task.target].shape[0] - 1
-
-        def sums(b: Array) -> dict[str, Array]:
-            offset = b * block + jnp.arange(block, dtype=jnp.int32)
-            there = offset < span[1]
-            at = jnp.where(there, span[0] + offset, jnp.minimum(span[0], last))
-            found = task.row_sums(variables, {name: column[at] for name, column in columns.items()})
-            return {name: jnp.where(there[:, None], x, 0.0).sum(0) for name, x in found.items()}
-
-        def turn(carry: Any) -> Any:
-            b, total = carry
-            return b + 1, jax.tree.map(jnp.add, total, sums(b))
-
-        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, jnp.int32(0)))
-        total: dict[str, Array] = lax.while_loop(
-            lambda c: c[0] * block < span[1], turn, (jnp.int32(0), zero)
-        )[1]
-        return total
+        return span_sums(task, variables, columns, span, block, span[1])
 
     def on_device(ints: Array, columns: Mapping[str, Array], models: Array, spans: Array) -> Any:
         return lax.map(lambda given: one(ints, columns, *given), (models, spans))

@@ -16,7 +16,7 @@ from dure.oracles.task import Task
 from dure.simulation import hyper, schedule
 from dure.simulation.cohort import Room, RoundInputs, plan_round, sizes_of
 from dure.simulation.messages import message_bytes
-from dure.simulation.packing import client_state_shape, state_size
+from dure.simulation.packing import client_state_shape, own_part, state_size
 from dure.simulation.places import Places
 from dure.simulation.program import compiled_round, measured_round, round_function
 from dure.simulation.results import Launched, RoundResult, result_of
@@ -196,11 +196,7 @@ class Engine:
     def _put(self, number: int, inputs: RoundInputs) -> tuple[Any, Any]:
         """What the host sends for a round, on the devices."""
         packed = inputs.places.pack(number, inputs.unit, inputs.order, inputs.clients)
-        state = None
-        if self.store is not None:
-            shape = (*inputs.clients.weight.shape, state_size(self._client_state))
-            state = np.zeros(shape, np.float32)
-            state[inputs.facts.seats] = self.store.gather(inputs.facts.ids)
+        state = self.states(inputs.facts.ids, inputs.facts.seats, inputs.clients.weight.shape)
         if self.mesh.size == 1 and not self.settings.eager:  # the compiled round takes them to the device
             return packed, state
         placed: tuple[Any, Any] = self.split((packed, state))
@@ -211,6 +207,14 @@ class Engine:
         return jax.device_put(arrays, self._split)
 
     # ----- client state -------------------------------------------------------------------------------
+
+    def states(self, ids: np.ndarray, seats: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+        """The clients' packed states in their seats (*shape, s); None for a method without."""
+        if self.store is None:
+            return None
+        state = np.zeros((*shape, state_size(self._client_state)), np.float32)
+        state[seats] = self.store.gather(ids)
+        return state
 
     @property
     def store(self) -> Any:
@@ -226,11 +230,14 @@ class Engine:
         report, outcome = launched.report, launched.outcome
         verdict, steps, finite = jax.device_get((report.verdict, report.steps, outcome.finite))
         facts = launched.facts
+        assert self._store is not None
         taken = steps[facts.seats] > 0
+        rows = np.asarray(states)[facts.seats]
         if not (self.algorithm.own or self.algorithm.private_buffers):
             taken &= (verdict[facts.seats] == 0) & (facts.weights > 0) & finite
-        rows = np.asarray(states)[facts.seats]
-        assert self._store is not None
+        elif not finite:  # what belongs to the update stays as it was, what is the client's own does not
+            own = own_part(self.algorithm, self._client_state)
+            rows = np.where(own, rows, self._store.gather(facts.ids))
         self._store.scatter(facts.ids[taken], rows[taken])
 
     # ----- set-up -------------------------------------------------------------------------------------

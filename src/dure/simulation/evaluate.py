@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -37,6 +38,31 @@ def _program(task: Task, layout: Layout, mesh: Mesh) -> Any:
             on_device, mesh=mesh, in_specs=(whole, whole, whole, split), out_specs=split, check_vma=False
         )
     )
+
+
+def span_sums(
+    task: Task, variables: Variables, columns: Mapping[str, Array], span: Array, block: int, most: Array
+) -> dict[str, Array]:
+    """Additive statistics over rows [span[0], span[0] + span[1]) of the columns, `block` rows at a time.
+
+    `most`: the largest span[1] of those that run together under `vmap`. Traceable; float32 sums.
+    """
+    last = columns[task.target].shape[0] - 1
+
+    def sums(b: Array) -> dict[str, Array]:
+        offset = b * block + jnp.arange(block, dtype=jnp.int32)
+        there = offset < span[1]
+        at = jnp.where(there, span[0] + offset, jnp.minimum(span[0], last))
+        found = task.row_sums(variables, {name: column[at] for name, column in columns.items()})
+        return {name: jnp.where(there[:, None], x, 0.0).sum(0) for name, x in found.items()}
+
+    def turn(carry: Any) -> Any:
+        b, total = carry
+        return b + 1, jax.tree.map(jnp.add, total, sums(b))
+
+    start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, jnp.int32(0)))
+    total: dict[str, Array] = lax.while_loop(lambda c: c[0] * block < most, turn, (jnp.int32(0), start))[1]
+    return total
 
 
 class Evaluation:

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
@@ -21,7 +20,7 @@ from dure.oracles.layout import Variables
 from dure.population.samplers import Cohort
 from dure.simulation.cohort import Room, plan_round
 from dure.simulation.engine import Engine
-from dure.simulation.packing import state_size
+from dure.simulation.evaluate import span_sums
 from dure.simulation.phases import begin, client_of
 from dure.simulation.places import put
 from dure.simulation.statics import AXIS, Model, Statics
@@ -73,10 +72,7 @@ class PersonalEvaluation:
         seats, shape = inputs.facts.seats, inputs.clients.weight.shape
         first, size = self._offsets[ids], np.diff(self._offsets)[ids]
         packed = inputs.places.pack(max(engine.round, 1), inputs.unit, inputs.order, inputs.clients)
-        state = None
-        if engine.store is not None:
-            state = np.zeros((*shape, state_size(statics.client_state)), np.float32)
-            state[seats] = engine.store.gather(ids)
+        state = engine.states(ids, seats, shape)
         tests = np.stack([put(first, seats, shape, np.int32), put(size, seats, shape, np.int32)], -1)
         with engine.mode():
             program = _function(statics) if engine.settings.eager else _program(statics)
@@ -137,7 +133,7 @@ def _function(statics: Statics) -> Any:
                 floats, ints = oracle.personal_buffers()
                 layout = statics.layout
                 variables = Variables(layout.unflatten_params(w), layout.unflatten_buffers(floats, ints))
-                return _test_sums(statics, variables, test, rows, most)
+                return span_sums(statics.task, variables, test, rows, statics.block, most)
 
             def chunk(given: Any) -> Any:
                 plan, kept, rows, turns, blocks = given
@@ -164,26 +160,3 @@ def _function(statics: Statics) -> Any:
         return on_device(*arguments)
 
     return function
-
-
-def _test_sums(
-    statics: Statics, variables: Variables, test: Mapping[str, Array], rows: Array, most: Array
-) -> dict[str, Array]:
-    """Additive statistics over the test rows [rows[0], rows[0] + rows[1]), block after block."""
-    block, task = statics.block, statics.task
-    last = test[task.target].shape[0] - 1
-
-    def sums(b: Array) -> dict[str, Array]:
-        offset = b * block + jnp.arange(block, dtype=jnp.int32)
-        there = offset < rows[1]
-        at = jnp.where(there, rows[0] + offset, jnp.minimum(rows[0], last))
-        found = task.row_sums(variables, {name: column[at] for name, column in test.items()})
-        return {name: jnp.where(there[:, None], x, 0.0).sum(0) for name, x in found.items()}
-
-    def turn(carry: Any) -> Any:
-        b, total = carry
-        return b + 1, jax.tree.map(jnp.add, total, sums(b))
-
-    start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, jnp.int32(0)))
-    total: dict[str, Array] = lax.while_loop(lambda c: c[0] * block < most, turn, (jnp.int32(0), start))[1]
-    return total

@@ -136,7 +136,8 @@ def _apply(
     averaged = mean.ratio(sums).floats
     floats = model.floats if averaged is None else averaged
     ints = model.ints if algorithm.private_buffers else ints
-    finite = jnp.isfinite(algorithm.model(server)).all()
+    # All that the server keeps: a broken control or momentum would break the model a round later.
+    finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(server)]).all()
     happened = (accepted > 0) & finite
     new = Model(server, floats, ints)
     new = jax.tree.map(lambda n, o: jnp.where(happened, n, o), new, model)
