@@ -239,6 +239,26 @@ def has_survey(algorithm: Algorithm) -> bool:
     return type(algorithm).survey is not Algorithm.survey
 
 
+class Exchange(NamedTuple):
+    """One client's part in a round: received, answered to the survey (or None), sent, and proposed to keep."""
+
+    received: Any
+    answer: Any
+    update: Any
+    proposed: Any
+
+
+def exchange(algorithm: Algorithm, server: Any, client: Any, oracle: Any) -> Exchange:
+    """A round as if this client were the only one: what goes down and up, for counting it in shapes."""
+    sent, answer = algorithm.broadcast(server), None
+    received = algorithm.deliver(sent, oracle.client)
+    if has_survey(algorithm):
+        answer = algorithm.survey(received, client, oracle)
+        sent = algorithm.inform(sent, answer)
+    update, proposed = algorithm.local(algorithm.deliver(sent, oracle.client), client, oracle)
+    return Exchange(received, answer, update, proposed)
+
+
 def has_personal(algorithm: Algorithm) -> bool:
     """Whether clients use models of their own."""
     return type(algorithm).personal is not Algorithm.personal

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from dure.algorithms import Algorithm
-from dure.algorithms.base import has_personal, has_survey
+from dure.algorithms.base import exchange, has_personal
 
 #: Parameters of the model that is asked about, and how many of them are private where a method has private ones.
 SIZE, PRIVATE = 4096, 1024
@@ -111,22 +111,16 @@ def probe(algorithm: Algorithm) -> Found:
     private = PRIVATE if algorithm.private_patterns else 0
     oracle = _Oracle(private)
 
-    def exchange(w: Array) -> Any:
+    def alone(w: Array) -> Any:
         # Without private parameters a client's state begins with the whole model.
         server = algorithm.init(oracle.shared(w))
         client = algorithm.init_client(oracle.private(w) if private else w)
-        sent = algorithm.broadcast(server)
-        received = algorithm.deliver(sent, oracle.client)
-        answer = None
-        if has_survey(algorithm):
-            answer = algorithm.survey(received, client, oracle)
-            sent = algorithm.inform(sent, answer)
-        update, _ = algorithm.local(algorithm.deliver(sent, oracle.client), client, oracle)
+        found = exchange(algorithm, server, client, oracle)
         if has_personal(algorithm):
-            algorithm.personal(received, client, oracle)
-        return (update, answer), (received, answer), client
+            algorithm.personal(found.received, client, oracle)
+        return (found.update, found.answer), (found.received, found.answer), client
 
-    up, down, client = jax.eval_shape(exchange, jax.ShapeDtypeStruct((SIZE,), jnp.float32))
+    up, down, client = jax.eval_shape(alone, jax.ShapeDtypeStruct((SIZE,), jnp.float32))
     return Found(_models(up), _models(down), _models(client), frozenset(oracle.asked))
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from dure.algorithms.base import has_survey
+from dure.algorithms.base import Exchange, exchange
 from dure.channel import wire
 from dure.oracles.problem import ClientPlan
 from dure.simulation.packing import check_proposed, keep, state_size
@@ -24,35 +24,21 @@ class Bytes(NamedTuple):
     up: int
 
 
-class Messages(NamedTuple):
-    """The shapes of what one client receives and sends in a round; `answer` is of the survey, or None."""
-
-    sent: PyTree
-    answer: PyTree
-    update: PyTree
-
-
-def _shapes(statics: Statics, model: Model, numbers: Any, columns: Mapping[str, Any]) -> Messages:
+def _shapes(statics: Statics, model: Model, numbers: Any, columns: Mapping[str, Any]) -> Exchange:
     """The shapes of one client's messages."""
 
-    def exchange(
-        model: Model, numbers: Array, columns: Mapping[str, Array], packed: Array, state: Any
-    ) -> Any:
+    def alone(model: Model, numbers: Array, columns: Mapping[str, Array], packed: Array, state: Any) -> Any:
         algorithm, shared, _, clients = begin(
             statics, numbers, model.floats, model.ints, columns, packed, state
         )
         plan = jax.tree.map(lambda x: x[0, 0], clients.plan)
         own = None if state is None else state[0, 0, 0]
         kept, oracle = client_of(statics, shared, plan, own, plan.steps, plan.steps)
-        broadcast, answer = algorithm.broadcast(model.server), None
-        sent = algorithm.deliver(broadcast, plan.client)
-        if has_survey(algorithm):
-            answer = algorithm.survey(sent, kept, oracle)
-            broadcast = algorithm.inform(broadcast, answer)
-        update, proposed = algorithm.local(algorithm.deliver(broadcast, plan.client), kept, oracle)
-        check_update(algorithm, "local", algorithm.receive(update))
-        check_proposed(algorithm, statics.client_state, keep(algorithm, proposed, model.floats, model.ints))
-        return Messages(sent, answer, update)
+        found = exchange(algorithm, model.server, kept, oracle)
+        check_update(algorithm, "local", algorithm.receive(found.update))
+        proposed = keep(algorithm, found.proposed, model.floats, model.ints)
+        check_proposed(algorithm, statics.client_state, proposed)
+        return found
 
     one = np.ones((1, 1, 1), np.int32)
     plan = ClientPlan(0 * one, one, 0 * one, one, np.zeros((1, 1, 1, 2), np.uint32), 0 * one)
@@ -61,7 +47,7 @@ def _shapes(statics: Statics, model: Model, numbers: Any, columns: Mapping[str, 
     packed = statics.places.pack(1, 1.0, np.zeros(statics.places.order, np.int32), clients)
     size = state_size(statics.client_state)
     state = jnp.zeros((1, 1, 1, size)) if size else None
-    shapes: Messages = shapes_of(statics, exchange, model, numbers, columns, jnp.asarray(packed), state)
+    shapes: Exchange = shapes_of(statics, alone, model, numbers, columns, jnp.asarray(packed), state)
     return shapes
 
 
@@ -69,11 +55,11 @@ def message_bytes(
     statics: Statics, model: Model, numbers: Any, columns: Mapping[str, Any], private_buffers: bool
 ) -> Bytes:
     """Bytes of one client's messages. The mean of a survey goes down as its own message."""
-    sent, answer, update = _shapes(statics, model, numbers, columns)
+    received, answer, update, _ = _shapes(statics, model, numbers, columns)
     buffers = {} if private_buffers else {"buffers": model.floats, "counters": model.ints}
     buffers = {name: x for name, x in buffers.items() if x.size}
     survey = 0 if answer is None else wire.size(_named(answer))
-    down, up = (_named(tree) | buffers for tree in (sent, update))
+    down, up = (_named(tree) | buffers for tree in (received, update))
     return Bytes(*((wire.size(message) if message else 0) + survey for message in (down, up)))
 
 
