@@ -246,10 +246,6 @@ class JaxOracle:
         outputs, _ = self._shared.task.model.apply(variables, inputs, train=False, key=None, mask=None)
         return outputs
 
-    def personal_buffers(self) -> tuple[Array, Array]:
-        """The float buffers and counters that go with a personal model: those behind the client's last solve."""
-        return self.observed.floats, self.observed.ints
-
     # ----- shared and private -------------------------------------------------------------------------
 
     def join(self, shared: Float32[Array, " s"], private: Float32[Array, " p"]) -> Float32[Array, " d"]:
