@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from make_venv import importable, interpreter  # noqa: E402
 
 CORES = os.cpu_count() or 1
 TOLERANCE = 1e-5
+OURS = ("dure", "dure-torch")  # run in this interpreter
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,13 @@ class Contestant:
 
     @property
     def python(self) -> str:
-        return sys.executable if self.peer == "dure" else str(interpreter(self.peer))
+        return sys.executable if self.peer in OURS else str(interpreter(self.peer))
 
 
 def contestants(peers: list[str]) -> list[Contestant]:
     every = [
         Contestant("dure", "", "dure_rounds.py", threads=0),
+        Contestant("dure-torch", "", "dure_torch_rounds.py", processes=CORES),
         Contestant("torch", "1 thread", "torch_loop.py"),
         Contestant("torch", f"{CORES} threads", "torch_loop.py", threads=CORES),
         Contestant("torch", f"{CORES} processes", "torch_processes.py", processes=CORES),
@@ -62,9 +65,11 @@ def contestants(peers: list[str]) -> list[Contestant]:
 
 def unavailable(peer: str) -> str | None:
     """Why a peer can't run here, or None."""
-    if peer == "dure":
-        return None
-    return importable(peer)
+    if peer == "dure-torch":
+        return (
+            None if find_spec("torch") else "PyTorch is not installed beside dure (pip install 'dure[torch]')"
+        )
+    return None if peer in OURS else importable(peer)
 
 
 class Memory(threading.Thread):

@@ -9,10 +9,12 @@ own sampler, inside the timed part.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from _protocol import Clock, Data, Job, Workload, main
 
-from dure import FedAvg, Federated, Simulation, Uniform, Variables, __version__, classification, models
+from dure import FedAvg, Federated, Simulation, Task, Uniform, Variables, __version__, classification, models
 
 WINDOW_SECONDS = 0.25
 LAYERS = {"two_nn": ("dense1", "dense2", "dense3"), "small_cnn": ("conv1", "conv2", "dense1", "dense2")}
@@ -36,17 +38,33 @@ def from_tree(name: str, params: dict) -> list[np.ndarray]:
 
 
 def run(job: Job, data: Data, weights: list[np.ndarray], clock: Clock) -> list[np.ndarray]:
+    name = job.workload.model
+    start = Variables(to_tree(name, weights))
+    simulation = train(job, data.x, data.y, data.offsets, clock, lambda: classification(model(name)), start)
+    return from_tree(name, simulation.params())
+
+
+def train(
+    job: Job,
+    x: np.ndarray,
+    y: np.ndarray,
+    offsets: np.ndarray,
+    clock: Clock,
+    task: Callable[[], Task],
+    initial: Variables | None,
+) -> Simulation:
+    """The timed rounds; the task is made inside the first round's clock."""
     work, seed = job.workload, 0
-    federated = Federated({"x": data.x, "y": data.y}, data.offsets, classes=10).replicate(work.population)
+    federated = Federated({"x": x, "y": y}, offsets, classes=10).replicate(work.population)
     sampler, simulation, window = Uniform(count=work.cohort), None, 1
 
     while clock.more():
         if simulation is None:
             simulation = Simulation(
                 FedAvg(),
-                classification(model(work.model)),
+                task(),
                 federated,
-                initial=Variables(to_tree(work.model, weights)),
+                initial=initial,
                 sampler=sampler,
                 epochs=work.epochs,
                 batch_size=work.batch,
@@ -59,11 +77,12 @@ def run(job: Job, data: Data, weights: list[np.ndarray], clock: Clock) -> list[n
         clock.done(window)
         if len(clock.rounds) > job.warmup:
             window = max(1, int(WINDOW_SECONDS / clock.rounds[-1]["seconds"]))
+    assert simulation is not None
     clock.extra["compilations"] = simulation.engine.compilations
     clock.extra["schedule"] = str(simulation.engine.schedule)
     if not job.check:
         count(clock, work, sampler, seed, federated)
-    return from_tree(work.model, simulation.params())
+    return simulation
 
 
 def count(clock: Clock, work: Workload, sampler: Uniform, seed: int, federated: Federated) -> None:

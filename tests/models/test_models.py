@@ -219,7 +219,7 @@ def test_inputs_of_another_size(model, shape, message):
     ("make", "message"),
     [
         (lambda: softmax_regression(0, 3), "inputs=0"),
-        (lambda: mlp(4, (5, 0), 2), r"width\[2\]=0"),
+        (lambda: mlp(4, (5, 0), 2), r"hidden\[1\]=0"),
         (lambda: mcmahan_cnn((30, 28, 1)), "multiples of 4"),
         (lambda: small_cnn((31, 32, 3)), "even"),
         (lambda: char_lstm(hidden=0), "hidden=0"),

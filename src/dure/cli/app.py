@@ -1,5 +1,6 @@
 """`dure run` and `dure resume`, and the table of all commands."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,8 +153,8 @@ def _finish(finished: "Run", quiet: bool) -> None:
 
 
 def _slug(name: str) -> str:
-    kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-    return kept.strip("-.") or "run"
+    kept = "".join(c if c.isalnum() or c in "_." else "-" for c in name)
+    return re.sub("-{2,}", "-", kept).strip("-.") or "run"
 
 
 def _free(path: Path) -> Path:

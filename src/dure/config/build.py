@@ -13,7 +13,7 @@ from dure.config.methods import choose
 from dure.config.probe import probe
 from dure.config.signature import arguments
 from dure.config.study import Study, without_none
-from dure.errors import ConfigError
+from dure.errors import ConfigError, DataError
 
 #: What data keep when they are dealt out anew.
 ABOUT = ("classes", "class_names", "name", "source", "licence", "citation")
@@ -84,7 +84,7 @@ def load_data(plan: Study, source: str) -> tuple[Any, dict[str, Any]]:
     config: dict[str, Any] = {"name": name, **values}
     # What the file says is what is saved: a seed that followed the study's follows it again when repeated.
     config = {k: v for k, v in config.items() if k != "seed" or "seed" in plan.data.arguments}
-    loaded = loader(**values)
+    loaded = _made(loader, values, source, "data")
     if plan.data.partition is not None:
         loaded, config["partition"] = _partitioned(plan, loaded, source)
     elif not hasattr(loaded, "offsets"):
@@ -115,10 +115,18 @@ def _partitioned(plan: Study, loaded: Any, source: str) -> tuple[Any, dict[str, 
         raise problems(source, wrong)
     if "y" not in train:
         raise ConfigError(f"{source}: data.partition deals out by labels, and the data have no column 'y'.")
-    made = partitioner(train["y"], **values)
+    made = _made(partitioner, {first: train["y"], **values}, source, "data.partition")
     federated = Federated.from_partition(train, made, test=test, **about)
     config = {"kind": kind, **values}
     return federated, {k: v for k, v in config.items() if k != "seed" or "seed" in part.arguments}
+
+
+def _made(function: Any, values: Mapping[str, Any], source: str, table: str) -> Any:
+    """Call a function of the file's table; what it refuses is said with the file and the table."""
+    try:
+        return function(**values)
+    except (ConfigError, DataError) as error:
+        raise type(error)(f"{source}, [{table}]: {error}") from error
 
 
 def arguments_of(function: Any) -> list[str]:
@@ -158,7 +166,7 @@ def _model(plan: Study, data: Any, source: str) -> tuple[Any, dict[str, Any]]:
     values, wrong = arguments(function, inferred | plan.model.arguments, "model")
     if wrong:
         raise problems(source, wrong)
-    return function(**values), _jsonable({"name": name, **values})
+    return _made(function, values, source, "model"), _jsonable({"name": name, **values})
 
 
 def _shapes(data: Any) -> dict[str, Any]:

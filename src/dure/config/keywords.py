@@ -58,6 +58,10 @@ def check_population(plan: Study, clients: int, source: str) -> None:
         ConfigError: saying what is too large.
     """
     chosen = plan.clients
+    if chosen.sampler in (None, "uniform", "once") and (chosen.per_round or 0) > clients:
+        raise ConfigError(
+            f"{source}: clients.per_round = {chosen.per_round} is more than the {clients} clients of the data."
+        )
     if chosen.sampler == "once":
         assert chosen.per_round is not None
         cohorts = clients // chosen.per_round

@@ -72,6 +72,8 @@ class Federated:
         if self.test is not None:
             self._set(test=_checks.columns_of(self.test, central))
             _checks.same_columns(columns, self.test, central.what)
+            if not len(next(iter(self.test.values()))):
+                raise DataError(f"The central test set of {self.name!r} has no examples: give test=None.")
         if self.client_test is not None and self.client_test_offsets is not None:
             self._set(client_test=_checks.columns_of(self.client_test, own))
             _checks.same_columns(columns, self.client_test, own.what)

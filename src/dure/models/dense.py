@@ -90,7 +90,7 @@ def mlp(inputs: int, hidden: tuple[int, ...], outputs: int) -> Model:
         ConfigError: a width below 1.
     """
     widths = (inputs, *hidden, outputs)
-    _positive(**{f"width[{i}]": width for i, width in enumerate(widths)})
+    _positive(inputs=inputs, **{f"hidden[{i}]": width for i, width in enumerate(hidden)}, outputs=outputs)
     pairs = list(pairwise(widths))
 
     def init(key: Array) -> Variables:

@@ -118,9 +118,18 @@ class JaxOracle:
         shared, client = self._shared, self._client
         reader = replace(self._reader, loss=loss, penalty=penalty)
         moving = self._moving(train)
+        has_prox = not (isinstance(prox, float) and prox == 0.0)
+        if direction is None and loss is None and penalty is None:
+            terms = {
+                "linear": linear,
+                "prox": prox if has_prox else None,
+                "anchor": anchor if has_prox else None,
+            }
+            outside = self._outside(start, terms, reference, rate, repeats, train)
+            if outside is not None:
+                return outside
         transformation = shared.optimizer.transformation()
         scale = shared.optimizer.scale(shared.round)
-        has_prox = not (isinstance(prox, float) and prox == 0.0)
         v = None if linear is None else reader.split(linear)
         a = reader.split(start if anchor is None else anchor)
         fixed = None if reference is None else tuple(map(reader.split, reference))
@@ -166,6 +175,40 @@ class JaxOracle:
             return path_gain(shared.optimizer, shared.round, rate, mu, planned, longest)
 
         return Solution(reader.join(carry.y), planned, mean_loss, gain)
+
+    def _outside(
+        self,
+        start: Array,
+        terms: dict[str, Any],
+        reference: tuple[Array, Array] | None,
+        rate: Any,
+        repeats: int,
+        train: str | None,
+    ) -> Solution | None:
+        """The solution by a framework's own solver, if the model has one that can do it."""
+        shared, client, outside = self._shared, self._client, self._shared.task.model.outside
+        if outside is None:
+            return None
+        x, gx = reference or (None, None)
+        arrays = {n: a for n, a in {"start": start, "x": x, "gx": gx, **terms}.items() if a is not None}
+        found = outside.solve(shared, client, arrays, rate, repeats, train)
+        if found is None:
+            return None
+        w, loss, floats, ints = found
+        self._worked = True
+        self.observed = Observed(loss, client.steps, floats, ints)
+        planned, longest = client.steps * repeats, shared.max_steps * repeats
+
+        def gain(with_prox: bool) -> Array:
+            mu = terms["prox"] if with_prox and terms["prox"] is not None else 0.0
+            there = outside.gain(shared, mu, rate, planned, longest)
+            return (
+                there
+                if there is not None
+                else path_gain(shared.optimizer, shared.round, rate, mu, planned, longest)
+            )
+
+        return Solution(w, planned, loss, gain)
 
     def walk(self, start: Any, step: Callable[..., Any], *, batches: int = 1) -> Any:
         """A local loop of the method's own: state ← step(state, minibatch, …) over the client's plan.

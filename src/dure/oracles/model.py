@@ -5,7 +5,7 @@ engine, evaluation) speaks to these two only.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,55 @@ from dure.errors import ConfigError
 from dure.oracles.layout import Variables
 
 _KEYWORDS = ("train", "key", "mask", "buffers")
+
+
+class Outside:
+    """What a framework that XLA can't compile does by itself, where going through `Model.apply` would be slow.
+
+    Attributes:
+        frozen: tensors by name that are neither trained nor sent; they belong to the model's state dict.
+        failures: what has gone wrong outside and wasn't looked at yet.
+    """
+
+    frozen: Mapping[str, Any]
+
+    def loss(self, loss: Any) -> Any:
+        """A task's loss, (outputs, targets) → (B,), as JAX can call it."""
+        raise NotImplementedError
+
+    def bind(self, task: Any, columns: Mapping[str, Any], layout: Any) -> "Outside":
+        """For a task on these training rows (n, …) and this layout of the parameters."""
+        raise NotImplementedError
+
+    def solve(
+        self,
+        shared: Any,
+        client: Any,
+        arrays: Mapping[str, Array],
+        factor: Any,
+        repeats: int,
+        train: str | None,
+    ) -> Any:
+        """The local problem: (w (d,), mean loss, float buffers (b,), counters (c,)), or None if it can't.
+
+        Args:
+            shared: what all clients of the round share, with the optimizer.
+            client: the client's plan.
+            arrays: start (d,), and where they are wanted linear, prox, anchor, and x and gx, the variance
+                reduction's point and gradient.
+            factor: on every displacement.
+            repeats: how many times the plan is gone through.
+            train: "shared", "private" or None for all parameters.
+        """
+        raise NotImplementedError
+
+    def gain(self, shared: Any, prox: Any, factor: Any, steps: Array, longest: int) -> Any:
+        """The optimizer's displacement per unit of constant gradient, or None if JAX knows the optimizer."""
+        raise NotImplementedError
+
+    def failed(self) -> list[Any]:
+        """Failures (client or None, stage, message, trace) since this was last asked."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -33,6 +82,7 @@ class Model:
         masked: True if padded rows (mask 0) reach nothing but their own outputs: rows are independent,
             or the batch statistics leave them out. When False, batches must not be padded.
         features: like `apply`, but returns the representation (B, p) before the last layer; None: unknown.
+        outside: for models of a framework that XLA can't compile.
     """
 
     init: Callable[[Array], Variables]
@@ -41,6 +91,7 @@ class Model:
     needs_key: bool = False
     masked: bool = True
     features: Callable[..., Any] | None = None
+    outside: Outside | None = None
 
     @staticmethod
     def from_functions(
@@ -174,13 +225,47 @@ class Model:
 
         return equinox_model(module, batched, name, needs_key)
 
+    @staticmethod
+    def from_torch(
+        module: Any,
+        *,
+        name: str | None = None,
+        device: str = "cpu",
+        autocast: str | None = None,
+        microbatch: int | None = None,
+        features: str | None = None,
+    ) -> "Model":
+        """A model from a `torch.nn.Module`, trained by PyTorch in worker processes (on a GPU, in this one).
+
+        Parameters that require a gradient are trained; the others stay as they are, are not sent, and are in
+        the state dict. Buffers of the state dict are averaged (counters: the largest is kept). A parameter with
+        two names is one tensor.
+
+        Args:
+            module: the module, or a function without arguments that makes one. Only the function makes the
+                start depend on the seed: a module starts from the values that it holds. It is copied.
+            name: for records; by default the class' name.
+            device: where it is trained: "cpu", "cuda", "cuda:1", "mps".
+            autocast: "bfloat16" or "float16": mixed precision in the forward pass.
+            microbatch: most rows of one pass; the gradient of a larger batch is accumulated.
+            features: name of the submodule whose input is the representation, such as the last layer's; for
+                methods that compare representations (MOON).
+
+        Raises:
+            ConfigError: not a module, nothing to train, an unknown submodule.
+        """
+        from dure.oracles.pytorch.functional import Options
+        from dure.oracles.pytorch.model import torch_model
+
+        return torch_model(module, name, Options(device, autocast, microbatch, features))
+
 
 def as_model(thing: Any, example_input: Any = None) -> Model:
     """A `Model` from what a user has.
 
     Args:
-        thing: a `Model`, a pair of functions (init, apply), a `flax.linen` module, an equinox module, or a
-            pair (equinox module, state).
+        thing: a `Model`, a pair of functions (init, apply), a `torch.nn.Module`, a `flax.linen` module, an
+            equinox module, or a pair (equinox module, state).
         example_input: an input batch; needed for flax modules.
 
     Raises:
@@ -195,6 +280,8 @@ def as_model(thing: Any, example_input: Any = None) -> Model:
                 "as_model(module, example_input) or Model.from_flax(module, example_input)."
             )
         return Model.from_flax(thing, example_input)
+    if _comes_from(thing, "torch.nn"):
+        return Model.from_torch(thing)
     if _comes_from(thing, "equinox") or (
         isinstance(thing, tuple) and len(thing) == 2 and _comes_from(thing[0], "equinox")
     ):
@@ -208,7 +295,7 @@ def as_model(thing: Any, example_input: Any = None) -> Model:
         )
     raise ConfigError(
         f"{type(thing).__name__} is not a model. Give a dure.Model, a pair (init, apply) of functions, a "
-        "flax.linen module or an equinox module."
+        "torch.nn.Module, a flax.linen module or an equinox module."
     )
 
 

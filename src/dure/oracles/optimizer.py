@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,15 +21,27 @@ class Optimizer:
     new at the start of every client's local work. `round_decay` multiplies the displacement of every step
     by round_decay**(round − 1), or by `round_decay(round)` when it is a function (round counts from 1).
 
-    Examples: `Optimizer(optax.adam, {"learning_rate": 1e-3})`, `sgd(0.1, momentum=0.9)`.
+    For PyTorch models the factory may be a `torch.optim` class; "lr" may then be a function of the local step.
+
+    Examples: `Optimizer(optax.adam, {"learning_rate": 1e-3})`, `sgd(0.1, momentum=0.9)`,
+    `Optimizer(torch.optim.Adam, {"lr": 1e-3})`.
     """
 
-    factory: Callable[..., optax.GradientTransformation]
+    factory: Callable[..., Any]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     round_decay: float | Callable[[Array], Array] | None = None
 
     def transformation(self) -> optax.GradientTransformation:
-        """The optax transformation for the present values of the arguments."""
+        """The optax transformation for the present values of the arguments.
+
+        Raises:
+            ConfigError: it is a `torch.optim` class, which only PyTorch models' own local steps can use.
+        """
+        if is_torch(self.factory):
+            raise ConfigError(
+                f"torch.optim.{self.factory.__name__} can't be used here: the model is no torch.nn.Module, or the "
+                "method's local steps are not an optimizer on one vector. Use dure.sgd(…) or an optax optimizer."
+            )
         return self.factory(**self.arguments)
 
     def scale(self, round: Array) -> Array | float:
@@ -100,6 +113,19 @@ def sgd(
     return Optimizer(_sgd, arguments, round_decay)
 
 
+def is_sgd(optimizer: Optimizer) -> bool:
+    """Whether it is dure's own SGD."""
+    return optimizer.factory is _sgd
+
+
+def is_torch(factory: Any) -> bool:
+    """Whether it is a `torch.optim` class, without importing PyTorch."""
+    return any(
+        f"{c.__module__}.{c.__name__}" == "torch.optim.optimizer.Optimizer"
+        for c in getattr(factory, "__mro__", ())
+    )
+
+
 def _check(name: str, value: Any, low: float, high: float, allowed: str, *, open_low: bool = False) -> None:
     if isinstance(value, jax.Array):  # a traced value was checked when it was a number
         return
@@ -109,9 +135,15 @@ def _check(name: str, value: Any, low: float, high: float, allowed: str, *, open
 
 
 def as_optimizer(thing: Any) -> Optimizer:
-    """An `Optimizer` from a learning rate (plain SGD), an `Optimizer`, or an optax transformation."""
+    """An `Optimizer` from a learning rate (plain SGD), an `Optimizer`, an optax transformation, or
+    `functools.partial(torch.optim.Adam, lr=1e-3)`.
+    """
     if isinstance(thing, Optimizer):
         return thing
+    if isinstance(thing, partial) and is_torch(thing.func) and not thing.args:
+        return Optimizer(thing.func, dict(thing.keywords))
+    if is_torch(thing):
+        return Optimizer(thing)
     if isinstance(thing, optax.GradientTransformation):
         return Optimizer(_Given(thing))
     if isinstance(thing, int | float | np.number) and not isinstance(thing, bool):
@@ -158,6 +190,10 @@ def is_linear(optimizer: Optimizer) -> bool:
 
 def response(optimizer: Optimizer) -> list[float]:
     """Where three fixed gradients lead, to four digits: tells optimizers apart whose functions have one name."""
+    if is_torch(optimizer.factory):
+        from dure.oracles.pytorch.rules import response as of_torch
+
+        return of_torch(optimizer)
     with jax.ensure_compile_time_eval():
         gradients = np.array([[1.0, -2.0], [0.5, 3.0], [-1.25, 0.25]], np.float32)
         path = _displacement(optimizer.transformation(), gradients, 1.0)

@@ -21,7 +21,9 @@ class Task:
 
     Attributes:
         model: the model.
-        loss: (outputs, targets) → (B,), the loss of each example; everything is built from it.
+        loss: (outputs, targets) → (B,), the loss of each example; everything is built from it. With a PyTorch
+            model, dure's own losses or anything of PyTorch's: a module such as `nn.CrossEntropyLoss()`, or a
+            function that returns the examples' losses or their mean.
         metrics: what evaluation reports beside "loss"; names must differ.
         input: name of the column that the model reads.
         target: name of the column that the loss compares with.
@@ -40,6 +42,8 @@ class Task:
             raise ConfigError(
                 f"Task.model is a {type(self.model).__name__}, not a Model. Wrap it with as_model(…)."
             )
+        if self.model.outside is not None:
+            object.__setattr__(self, "loss", self.model.outside.loss(self.loss))
         names = ["loss", *(metric.name for metric in self.metrics)]
         for name in names:
             if names.count(name) > 1:

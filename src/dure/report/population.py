@@ -132,5 +132,9 @@ def _each(run: "Run", last: "pd.DataFrame", own: bool) -> str:
             f"<span>{before}{words.percent(row[by], 1)}{size}</span>"
         )
     key = '<p class="muted">Bars: the client’s own model. Marks: the global model.</p>' if own else ""
+    tied = int((ordered[by] == shown[by].iloc[-1]).sum() - (shown[by] == shown[by].iloc[-1]).sum())
+    if tied:
+        more = f"{words.plural(tied, 'more client')} at {words.percent(shown[by].iloc[-1], 1)}"
+        key += f'<p class="muted">{more}, not shown.</p>'
     css = "card wide" if own else "card"  # below two histograms
     return f'<div class="{css}"><h3>{title}</h3>{key}<div class="bars">{"".join(bars)}</div></div>'

@@ -15,6 +15,7 @@ from dure.report import words
 
 POINTS = 300  # more points than a screen shows are thinned; the ends stay
 BINS = 20
+END = ' class="end"'  # a tick at the axis's end, whose label must stay on the card
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,10 @@ def _grid(x: Axis, y: Axis) -> str:
 
 def _ticks(x: Axis, y: Axis) -> str:
     left = "".join(f'<span style="top:{100 - y.at(t):.2f}%">{escape(y.text(t))}</span>' for t in y.ticks)
-    below = "".join(f'<span style="left:{x.at(t):.2f}%">{escape(x.text(t))}</span>' for t in x.ticks)
+    below = "".join(
+        f'<span{END if x.at(t) > 96 else ""} style="left:{x.at(t):.2f}%">{escape(x.text(t))}</span>'
+        for t in x.ticks
+    )
     parts = (("yticks", left), ("xticks", below))
     return "".join(f'<div class="{name}" aria-hidden="true">{part}</div>' for name, part in parts)
 

@@ -20,11 +20,13 @@ class Sizes(NamedTuple):
         batch: B; 0 means all of a client's rows, read in blocks.
         block: rows in a block when all of a client's rows are read.
         one_step: no client ever takes more than one local step.
+        spread: every device gets long and short clients, see `deal`.
     """
 
     batch: int
     block: int
     one_step: bool
+    spread: bool = False
 
 
 class Facts(NamedTuple):
@@ -103,7 +105,7 @@ def plan_round(
     inclusion = cohort.inclusion * settings.arrival
     weights = _weights(data, settings, sizes, inclusion, cohort.multiplicity) * ((steps > 0) & ~lost)
     blocks = -(-sizes // shapes.block)
-    seats, shape = deal(steps * (blocks if not shapes.batch else 1) + blocks, width, devices)
+    seats, shape = deal(steps * (blocks if not shapes.batch else 1) + blocks, width, devices, shapes.spread)
     shape = (devices, max(shape[1], room.chunks), width)
     words = keys.words(settings.seed, "local", number, ids, np.zeros(1, np.int64))
     client_plan = ClientPlan(

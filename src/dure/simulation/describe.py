@@ -86,7 +86,12 @@ def config(
             "width": engine.schedule.width,
             "devices": engine.mesh.size,
         },
-        "data": {"name": engine.data.name, "fingerprint": engine.data.fingerprint()},
+        "data": {
+            "name": engine.data.name,
+            "clients": engine.data.clients,
+            "examples": engine.data.examples,
+            "fingerprint": engine.data.fingerprint(),
+        },
         "experiment": None if experiment is None else dict(experiment),
     }
 

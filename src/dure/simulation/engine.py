@@ -16,6 +16,7 @@ from dure.oracles.task import Task
 from dure.simulation import hyper, schedule
 from dure.simulation.cohort import Room, RoundInputs, plan_round, sizes_of
 from dure.simulation.messages import message_bytes
+from dure.simulation.outside import bound, client_error, failed, with_failures
 from dure.simulation.packing import client_state_shape, own_part, state_size
 from dure.simulation.places import Places
 from dure.simulation.program import compiled_round, measured_round, round_function
@@ -62,11 +63,13 @@ class Engine:
         self._split = NamedSharding(self.mesh, PartitionSpec(AXIS))
         start = variables or task.model.init(keys.jax_key(settings.seed, "init"))
         self.layout = Layout.of(start, private=algorithm.private_patterns)
+        self.task = task = bound(task, data, self.layout)
         self.columns = put_columns(task, data, self.mesh)
         check_batches(task, data, settings)
         if not settings.eager:
             check_model(task, data, start)
         self.sizes = sizes_of(data, settings, bool(self.layout.buffer_size or self.layout.counter_size))
+        self.sizes = self.sizes._replace(spread=task.model.outside is not None)
         self._structures, self.numbers = self._take_numbers()
         self.model, at_first = self._begin(start)
         self._client_state = client_state_shape(algorithm, *at_first)
@@ -88,6 +91,7 @@ class Engine:
             convolutions,
             per_device,
             settings.memory_budget,
+            task.model.outside is not None,
         )
         self.schedule = schedule.of_width(width) if width else self._choose(options)
         self._message_sizes()
@@ -120,8 +124,16 @@ class Engine:
         self._planned = self.plan(self.round + 1)
 
     def collect(self, launched: Launched) -> RoundResult:
-        """Wait for a round and say what happened in it."""
-        return result_of(launched)
+        """Wait for a round and say what happened in it.
+
+        Raises:
+            RunError: a client's work outside JAX raised an error, and errors are not set aside.
+        """
+        result = result_of(launched)
+        failures = failed(self.task)
+        if failures and self.settings.client_errors == "raise":
+            raise client_error(failures, launched.round, self.data)
+        return with_failures(result, failures)
 
     def block(self) -> None:
         """Wait until all launched rounds are done."""
@@ -152,7 +164,9 @@ class Engine:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Parameters and buffers by name, in the model's own dtypes."""
         model = jax.device_get(self.model)
-        return self.layout.to_state_dict(np.asarray(self.vector()), model.floats, model.ints)
+        own = self.layout.to_state_dict(np.asarray(self.vector()), model.floats, model.ints)
+        outside = self.task.model.outside
+        return own if outside is None else {**own, **outside.frozen}
 
     # ----- planning -----------------------------------------------------------------------------------
 

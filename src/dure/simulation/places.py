@@ -103,13 +103,21 @@ class Places:
         return round, unit, order, Clients(plan, weight, turns, blocks, chunks, state)
 
 
-def deal(turns: np.ndarray, width: int, devices: int) -> tuple[Seats, tuple[int, int, int]]:
+def deal(
+    turns: np.ndarray, width: int, devices: int, spread: bool = False
+) -> tuple[Seats, tuple[int, int, int]]:
     """Seats for clients that need so many loop turns, and the shape (devices, chunks, width) that holds them.
 
-    Clients of similar length share a chunk; chunks are dealt to the devices there and back again.
+    Clients of similar length share a chunk; chunks are dealt to the devices there and back again. With `spread`
+    the clients are: then every device has long and short ones, which suits a solver that drops who has finished.
     """
     rank = np.empty(len(turns), np.int64)
     rank[np.argsort(-turns, kind="stable")] = np.arange(len(turns))
+    if spread:
+        round, seat = rank // devices, rank % devices
+        device = np.where(round % 2 == 0, seat, devices - 1 - seat)
+        chunks = -(-max(-(-len(turns) // devices), 1) // width)
+        return (device, round // width, round % width), (devices, bucket(chunks), width)
     chunk, lane = rank // width, rank % width
     row, seat = chunk // devices, chunk % devices
     device = np.where(row % 2 == 0, seat, devices - 1 - seat)

@@ -41,6 +41,7 @@ def candidates(
     convolutions: bool,
     per_device: int,
     memory_budget: int,
+    outside: bool = False,
 ) -> list[Schedule]:
     """One schedule where the choice is clear, else those to be measured.
 
@@ -53,18 +54,23 @@ def candidates(
         convolutions: the model has some.
         per_device: clients of a round on one device.
         memory_budget: bytes for the chunk's models.
+        outside: another framework trains the model, and is asked about a whole chunk at once.
     """
     if eager or name == "sequential":
         return [of_width(1)]
     # Parameters, gradients, optimizer state and the loop's second copy: about six models per client.
     affordable = max(memory_budget // (24 * max(layout.size, 1)), 1)
-    if width is None:
+    if width is None and outside:
+        width = max(min(per_device, affordable), 1)
+    elif width is None:
         # Several chunks for each device, so that clients of different lengths can be dealt evenly.
         wanted = min(CHUNK, max(per_device // 6, 8)) if platform == "cpu" else 256
         width = max(min(wanted, per_device, affordable), 1)
     vectorised = of_width(width)
     if name == "vectorised" or width == 1:
         return [vectorised]
+    if outside:
+        return [vectorised, of_width(1)]
     if platform != "cpu" or (layout.size <= SMALL and not convolutions):
         return [vectorised]
     if layout.size >= LARGE or convolutions:

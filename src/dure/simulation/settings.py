@@ -18,6 +18,7 @@ WEIGHTINGS = ("examples", "uniform")
 ESTIMATORS = ("ratio", "horvitz-thompson")
 SCHEDULES = ("auto", "sequential", "vectorised")
 PLACEMENTS = ("auto", "host", "device", "disk")
+CLIENT_ERRORS = ("raise", "set aside")
 #: Host function (seed, round, ids (m,)) → (m,) bool: whose upload doesn't arrive.
 LostUploads = Callable[[int, int, np.ndarray], np.ndarray]
 #: Host function (seed, round, ids (m,), steps (m,)) → steps really done (m,): slow clients stop early.
@@ -43,6 +44,7 @@ class Settings:
     work_limit: WorkLimit | None
     lost_uploads: float | LostUploads
     objective: str
+    client_errors: str = "raise"
 
     def lost(self, round: int, ids: np.ndarray) -> np.ndarray:
         """(m,) bool: whose upload doesn't arrive in this round."""
@@ -86,6 +88,7 @@ def settings(
     eager: bool = False,
     work_limit: WorkLimit | None = None,
     lost_uploads: float | LostUploads = 0.0,
+    client_errors: str = "raise",
 ) -> Settings:
     """Check the keywords against each other and against the data; the meanings are in `simulate`.
 
@@ -103,6 +106,7 @@ def settings(
         ("estimator", estimator, ESTIMATORS),
         ("schedule", schedule, SCHEDULES),
         ("client_state", client_state, PLACEMENTS),
+        ("client_errors", client_errors, CLIENT_ERRORS),
     ):
         if value not in allowed:
             raise ConfigError(f"{name}={value!r} is not known. {did_you_mean(str(value), allowed)}")
@@ -147,6 +151,7 @@ def settings(
         work_limit,
         lost_uploads if callable(lost_uploads) else float(lost_uploads),
         objective(sampler, weighting, estimator),
+        client_errors,
     )
 
 

@@ -50,6 +50,7 @@ def simulate(
     eager: bool = False,
     work_limit: WorkLimit | None = None,
     lost_uploads: float | LostUploads = 0.0,
+    client_errors: str = "raise",
     initial: Variables | None = None,
     on_round: OnRound | None = None,
     experiment: Mapping[str, Any] | None = None,
@@ -90,6 +91,8 @@ def simulate(
         work_limit: (seed, round, ids, steps) → steps that each client really does; slow clients stop early.
         lost_uploads: probability in [0, 1) that an update is lost on its way, or a function
             (seed, round, ids) → one bool per client. What was sent is counted; the client keeps its old state.
+        client_errors: what becomes of a client whose own code raises (a PyTorch model's, a function's): "raise"
+            ends the run, "set aside" goes on without its update and records why.
         initial: variables to start from; None: the model's `init`.
         on_round: called with each round's record.
         experiment: the configuration file's content, kept with the run for `dure resume`.
@@ -133,6 +136,7 @@ def simulate(
         eager=eager,
         work_limit=work_limit,
         lost_uploads=lost_uploads,
+        client_errors=client_errors,
     )
     place = None if directory is None else Path(directory)
     stored = describe.stored_config(place) if resume and place is not None else None

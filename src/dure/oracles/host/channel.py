@@ -1,0 +1,119 @@
+"""How arrays reach another process: messages on a socket, arrays in memory that both have mapped.
+
+The memory is an unnamed file: nothing is left behind, however a process ends.
+"""
+
+import mmap
+import pickle
+import socket
+import struct
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_ALIGNMENT = 64
+_LENGTH = struct.Struct("<Q")
+
+
+class Place(NamedTuple):
+    """Where an array lies in the shared memory."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Arena:
+    """Memory that two processes have mapped; only the owner makes it larger.
+
+    Args:
+        file: descriptor of a file that another process made; None makes one.
+    """
+
+    def __init__(self, file: int | None = None):
+        self._owned = None
+        if file is None:
+            memory = Path("/dev/shm")
+            self._owned = tempfile.TemporaryFile(dir=memory if memory.is_dir() else None)  # noqa: SIM115
+            file = self._owned.fileno()
+        self.file = file
+        self._map: mmap.mmap | None = None
+        self.size = 0
+
+    def reserve(self, size: int) -> None:
+        """Make it at least so many bytes long."""
+        if size <= self.size:
+            return
+        assert self._owned is not None
+        self.size = max(size, 2 * self.size)
+        self._owned.truncate(self.size)
+        self._map = mmap.mmap(self.file, self.size)
+
+    def __del__(self) -> None:
+        if self._owned is not None:
+            self._owned.close()
+
+    def follow(self, size: int) -> None:
+        """Map what the owner has made of it."""
+        if size > self.size:
+            self.size = size
+            self._map = mmap.mmap(self.file, size)
+
+    def array(self, place: Place) -> np.ndarray:
+        """The array at a place, in the shared memory itself."""
+        assert self._map is not None
+        return np.ndarray(place.shape, np.dtype(place.dtype), self._map, place.offset)
+
+    def write(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Place]:
+        """Copy arrays into the memory, from its beginning on."""
+        places = lay_out(arrays, 0)[0]
+        self.reserve(max((end(place) for place in places.values()), default=1))
+        for name, place in places.items():
+            self.array(place)[...] = arrays[name]
+        return places
+
+
+def lay_out(arrays: Mapping[str, Any], start: int) -> tuple[dict[str, Place], int]:
+    """(places one behind the other from `start` on, end) for things with a shape and a dtype."""
+    places = {}
+    for name, array in arrays.items():
+        dtype = np.dtype(array.dtype)
+        place = Place(start, tuple(int(n) for n in array.shape), dtype.str)
+        places[name] = place
+        start = -(-end(place) // _ALIGNMENT) * _ALIGNMENT
+    return places, start
+
+
+def end(place: Place) -> int:
+    """The first byte behind an array."""
+    return place.offset + int(np.prod(place.shape, dtype=np.int64)) * np.dtype(place.dtype).itemsize
+
+
+def send(to: socket.socket, message: Any) -> None:
+    """One pickled message."""
+    content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    to.sendall(_LENGTH.pack(len(content)) + content)
+
+
+def receive(from_: socket.socket) -> Any:
+    """The next message.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    (length,) = _LENGTH.unpack(_exactly(from_, _LENGTH.size))
+    return pickle.loads(_exactly(from_, length))
+
+
+def _exactly(from_: socket.socket, count: int) -> bytes:
+    parts = []
+    while count:
+        part = from_.recv(min(count, 1 << 20))
+        if not part:
+            raise EOFError("the other process is gone")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

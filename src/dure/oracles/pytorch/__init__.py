@@ -1,0 +1,1 @@
+"""PyTorch models: the same local problem, solved by PyTorch in worker processes or in this one."""

@@ -1,0 +1,195 @@
+"""A PyTorch module with its tensors in flat vectors."""
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dure.errors import ConfigError
+
+
+class Piece(NamedTuple):
+    """One stored tensor, as a layout has it (its `Entry`, without what only JAX needs)."""
+
+    name: str
+    shape: tuple[int, ...]
+    group: str
+    start: int
+    stop: int
+
+
+class Form(NamedTuple):
+    """All stored tensors and the lengths of the vectors: d, b (float buffers), c (counters)."""
+
+    pieces: tuple[Piece, ...]
+    size: int
+    buffer_size: int
+    counter_size: int
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a module is run.
+
+    Attributes:
+        device: "cpu", "cuda", "cuda:1", "mps", ….
+        autocast: "bfloat16" or "float16" for mixed precision, or None.
+        microbatch: most rows of one forward and backward pass; a larger batch's gradient is accumulated. None: no
+            limit.
+        features: name of the submodule whose input is the representation, or None.
+    """
+
+    device: str = "cpu"
+    autocast: str | None = None
+    microbatch: int | None = None
+    features: str | None = None
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Mixed precision where it is asked for."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(torch.device(self.device).type, getattr(torch, self.autocast))
+
+
+class Functional:
+    """A module and the tensors of a layout.
+
+    The module's parameters are views of one vector while it is at work, so that copying a model, adding a
+    gradient and moving along it are single operations.
+
+    Args:
+        module: a copy of the user's module; it is changed.
+        form: its tensors.
+        options: how it is run.
+    """
+
+    def __init__(self, module: nn.Module, form: Form, options: Options):
+        self.module = module.to(options.device)
+        self.options = options
+        self.size, self.buffer_size, self.counter_size = form.size, form.buffer_size, form.counter_size
+        self.pieces = [e for e in form.pieces if e.group in ("shared", "private")]
+        named = dict(self.module.named_parameters(remove_duplicate=False))
+        self.parameters = [named[e.name] for e in self.pieces]
+        named_buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        self.buffers = [(e, named_buffers[e.name]) for e in form.pieces if e.group in ("buffers", "counters")]
+        self.plain = all(p.dtype == torch.float32 for p in self.parameters)
+        self.grad = torch.zeros(form.size, device=options.device)
+        self._grads = self.views(self.grad)
+
+    # ----- vectors ------------------------------------------------------------------------------------
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The parameters' places in a vector (d,), or in rows of vectors (m, d)."""
+        lead = vector.shape[:-1]
+        return [vector[..., e.start : e.stop].view(*lead, *e.shape) for e in self.pieces]
+
+    def put(self, vector: Tensor) -> None:
+        """Let the module's parameters be this vector (d,): the same memory where dtypes allow it."""
+        for parameter, view in zip(self.parameters, self.views(vector), strict=True):
+            parameter.data = view if self.plain else view.to(parameter.dtype)
+
+    def put_buffers(self, floats: Tensor, ints: Tensor) -> None:
+        """Give the module's buffers these values."""
+        for e, buffer in self.buffers:
+            source = floats if e.group == "buffers" else ints
+            buffer.data.copy_(source[e.start : e.stop].view(e.shape))
+
+    def take_buffers(self, floats: Tensor, ints: Tensor) -> None:
+        """Write the module's buffers into these vectors."""
+        for e, buffer in self.buffers:
+            into = floats if e.group == "buffers" else ints
+            into[e.start : e.stop] = buffer.detach().reshape(-1).to(into.dtype)
+
+    def zero(self) -> None:
+        """Before a backward pass: its gradient begins at zero and goes into one vector."""
+        self.grad.zero_()
+        for parameter, view in zip(self.parameters, self._grads, strict=True):
+            if not self.plain:
+                parameter.grad = None
+            elif parameter.grad is not view:
+                parameter.grad = view
+
+    def collect(self) -> Tensor:
+        """The gradient (d,) that backward has left."""
+        if not self.plain:
+            for parameter, view in zip(self.parameters, self._grads, strict=True):
+                if parameter.grad is not None:
+                    view.copy_(parameter.grad)
+        return self.grad
+
+    # ----- passes -------------------------------------------------------------------------------------
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs for a batch.
+
+        Raises:
+            ConfigError: the module returned no tensor.
+        """
+        with self.options.precision():
+            found = self.module(inputs if inputs.is_floating_point() else inputs.long())
+        return one_tensor(self.module, found)
+
+    def represent(self, inputs: Tensor) -> Tensor:
+        """What goes into the submodule that `Options.features` names, (B, p)."""
+        assert self.options.features is not None
+        seen: list[Tensor] = []
+        part = self.module.get_submodule(self.options.features)
+        hook = part.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        try:
+            self.forward(inputs)
+        finally:
+            hook.remove()
+        return seen[0].flatten(1)
+
+
+def one_tensor(module: nn.Module, found: Any) -> Tensor:
+    """What a module returned, which must be a tensor.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if isinstance(found, Tensor):
+        return found
+    raise ConfigError(
+        f"{type(module).__name__} returned a {type(found).__name__}; dure needs one tensor of outputs. Wrap the "
+        "module in one that returns it."
+    )
+
+
+def seeded(key: np.ndarray, *address: int) -> None:
+    """Draw what follows at this address: independent of everything that was drawn before."""
+    content = np.asarray(key, np.uint32).tobytes() + np.asarray(address, np.int64).tobytes()
+    seed = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed notes the call stack for each GPU: 500 µs
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """The array as a tensor of the same memory; copied if it is not in one piece. Nobody may write into it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the array may be read-only
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def put_buffers(f: Functional, given: Mapping[str, np.ndarray]) -> None:
+    """Give the module's buffers the values in a question; vectors without elements don't travel."""
+    floats = as_tensor(given["floats"]) if f.buffer_size else torch.zeros(0)
+    ints = as_tensor(given["ints"]) if f.counter_size else torch.zeros(0, dtype=torch.int32)
+    f.put_buffers(floats.to(f.options.device), ints.to(f.options.device))
+
+
+def take_buffers(f: Functional, wanted: Mapping[str, np.ndarray]) -> None:
+    """Write the module's buffers into an answer."""
+    floats, ints = torch.zeros(f.buffer_size), torch.zeros(f.counter_size, dtype=torch.int32)
+    f.take_buffers(floats, ints)
+    if f.buffer_size:
+        wanted["floats"][...] = floats.numpy()
+    if f.counter_size:
+        wanted["ints"][...] = ints.numpy()

@@ -1,0 +1,153 @@
+"""What a worker (or this process) answers about clients whose model is a PyTorch module."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dure.oracles.host.channel import Arena
+from dure.oracles.host.worker import failure
+from dure.oracles.pytorch import solver
+from dure.oracles.pytorch.functional import Functional, as_tensor, put_buffers, seeded, take_buffers
+from dure.oracles.pytorch.rules import Path, follow
+
+_numbers = itertools.count()
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A question: run the module on given rows.
+
+    Attributes:
+        backward: the answer is the gradient of the outputs' product with a cotangent.
+        train: training mode, with dropout and batch statistics.
+        features: the representation in the place of the outputs.
+    """
+
+    backward: bool
+    train: bool
+    features: bool
+
+
+class TorchHost:
+    """A module, and the columns that its clients read.
+
+    Args:
+        functional: makes the module with its tensors in vectors; called where it is used.
+        columns: training rows, or None where only outputs are asked for.
+        names: of the input and the target column.
+        loss: a name of `losses.OWN`, or `losses.Given`.
+    """
+
+    def __init__(
+        self,
+        functional: Callable[[], Functional],
+        columns: Arrays | None = None,
+        names: tuple[str, str] = ("", ""),
+        loss: Any = None,
+    ):
+        self.number = next(_numbers)
+        self._make, self._names, self.loss = functional, names, loss
+        self._functional: Functional | None = None
+        self._columns = columns
+        self._tensors: dict[str, Tensor] = {}
+        self._shared: tuple[Any, int, Arena | None] | None = None
+        self.known: dict[Any, Any] = {}
+
+    # ----- on its way to a worker ---------------------------------------------------------------------
+
+    def shared_columns(self) -> tuple[Any, int, Arena | None]:
+        """(places, bytes, memory) of the columns, copied there once; (None, 0, None) without columns."""
+        if self._columns is None:
+            return None, 0, None
+        if self._shared is None:
+            memory = Arena()
+            places = memory.write(self._columns)
+            self._shared = places, memory.size, memory
+        return self._shared
+
+    def bind(self, columns: Arrays) -> None:
+        """Read clients' rows from these columns."""
+        self._columns = columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: not the columns, which it finds in shared memory."""
+        return {
+            "number": self.number, "_make": self._make, "_names": self._names, "loss": self.loss, "known": {},
+            "_functional": None, "_columns": None, "_tensors": {}, "_shared": None,
+        }  # fmt: skip
+
+    # ----- answers ------------------------------------------------------------------------------------
+
+    @property
+    def functional(self) -> Functional:
+        """The module, made when first needed."""
+        if self._functional is None:
+            self._functional = self._make()
+        return self._functional
+
+    def column(self, which: int) -> Tensor:
+        """The input (0) or target (1) column as a tensor on the module's device."""
+        name = self._names[which]
+        if name not in self._tensors:
+            assert self._columns is not None
+            tensor = as_tensor(self._columns[name])
+            # Labels as PyTorch wants them, once and not at every step.
+            labels = which == 1 and not tensor.is_floating_point()
+            self._tensors[name] = (tensor.long() if labels else tensor).to(self.functional.options.device)
+        return self._tensors[name]
+
+    def answer(self, job: Any, given: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> list[Any]:
+        """Answer for each row of what is given; `worker.failure` of each client that raised."""
+        if isinstance(job, Pass):
+            rows = next(iter(wanted.values())).shape[0]
+            return [f for k in range(rows) for f in self._guarded(k, job, given, wanted)]
+        if isinstance(job, Path):
+            follow(job, given, wanted)
+            return []
+        return solver.solve(self, job, given, wanted)
+
+    def _guarded(self, k: int, job: Pass, given: Arrays, wanted: Arrays) -> list[Any]:
+        try:
+            self._pass(
+                job, {n: a[k % len(a)] for n, a in given.items()}, {n: a[k] for n, a in wanted.items()}
+            )
+        except Exception as error:
+            for array in wanted.values():
+                array[k] = np.nan if array.dtype.kind == "f" else 0
+            return [failure(k, error)]
+        return []
+
+    def _pass(self, job: Pass, given: Arrays, wanted: Arrays) -> None:
+        f = self.functional
+        device = f.options.device
+        f.module.train(job.train)
+        names = [e.name for e in f.pieces]
+        with torch.no_grad():
+            vector = torch.cat([as_tensor(given["p:" + n]).reshape(-1).float() for n in names]).to(device)
+            f.put(vector)
+            put_buffers(f, given)
+        there = np.flatnonzero(given["mask"]) if "mask" in given else np.arange(len(given["inputs"]))
+        if "key" in given:
+            seeded(given["key"])
+        inputs = as_tensor(given["inputs"])[torch.from_numpy(there)].to(device)
+        run = f.represent if job.features else f.forward
+        if job.backward:
+            f.zero()
+            if len(there):
+                cotangent = as_tensor(given["cotangent"])[torch.from_numpy(there)].to(device)
+                run(inputs).backward(cotangent)  # type: ignore[no-untyped-call]
+            gradient = f.collect()
+            for name, view in zip(names, f.views(gradient), strict=True):
+                wanted["g:" + name][...] = view.cpu().numpy()
+            return
+        wanted["outputs"][...] = 0
+        if len(there):
+            with torch.no_grad():
+                wanted["outputs"][there] = run(inputs).float().cpu().numpy()
+        take_buffers(f, wanted)

@@ -1,0 +1,46 @@
+"""Models that another framework trains: bound to the run's rows, and what went wrong while they worked."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dure.errors import RunError
+from dure.oracles.layout import Layout
+from dure.oracles.task import Task
+from dure.simulation.results import RoundResult
+
+
+def bound(task: Task, data: Any, layout: Layout) -> Task:
+    """The task with its model bound to the training rows, where its framework wants that."""
+    outside = task.model.outside
+    if outside is None or not {task.input, task.target} <= set(data.columns):
+        return task
+    return replace(task, model=replace(task.model, outside=outside.bind(task, data.columns, layout)))
+
+
+def failed(task: Task) -> list[Any]:
+    """What has failed outside since this was last asked."""
+    return [] if task.model.outside is None else task.model.outside.failed()
+
+
+def client_error(failures: Sequence[Any], round: int, data: Any) -> RunError:
+    """The first failure as an error that names the client, the stage and the round, with its own traceback."""
+    first = failures[0]
+    who = "A client" if first.client is None else f"Client {data.client_name(first.client)}"
+    more = f" ({len(failures) - 1} more failed)" if len(failures) > 1 else ""
+    error = RunError(
+        f"{who} failed in round {round} ({first.stage}): {first.message}{more}. Mend it, or give "
+        "client_errors='set aside' to go on without such clients."
+    )
+    if first.trace:
+        error.add_note(first.trace)
+    return error
+
+
+def with_failures(result: RoundResult, failures: Sequence[Any]) -> RoundResult:
+    """The round's result, its statuses saying what was raised in place of the NaN that came of it."""
+    messages = {f.client: f"raised {f.message}" for f in failures if f.client is not None}
+    if not messages:
+        return result
+    status = [messages.get(int(k), s) for k, s in zip(result.ids, result.status, strict=True)]
+    return result._replace(status=status)
