@@ -50,7 +50,7 @@ PLACES = [
 @pytest.mark.parametrize(
     ("local", "place"),
     [(LOCAL[0], place) for place in PLACES]
-    + [(local, PLACES[0]) for local in LOCAL[1:]]
+    + [pytest.param(local, PLACES[0], marks=pytest.mark.slow) for local in LOCAL[1:]]
     + [(LOCAL[3], PLACES[2])],
     ids=lambda p: "-".join(str(v) for v in p.values()),
 )
@@ -130,7 +130,9 @@ def test_the_number_of_devices_changes_no_cohort_and_hardly_the_model() -> None:
     assert np.linalg.norm(flat(two.model) - w) <= 1e-5 * np.linalg.norm(w)
 
 
-@pytest.mark.parametrize("local", [{}, {"epochs": 1, "batch_size": math.inf}])
+@pytest.mark.parametrize(
+    "local", [{}, pytest.param({"epochs": 1, "batch_size": math.inf}, marks=pytest.mark.slow)]
+)
 def test_eager_is_the_same_code(local: dict[str, Any]) -> None:
     keywords = {
         "rounds": 1, "clients_per_round": None, "sampler": Only((0, 2)), "schedule": "sequential", "devices": 1,

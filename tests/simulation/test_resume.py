@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("placement", ["host", "disk"])
+@pytest.mark.parametrize("placement", [pytest.param("host", marks=pytest.mark.slow), "disk"])
 def test_killed_at_random_instants(placement: str, whole: Path, tmp_path: Path) -> None:
     directory, rng = tmp_path / "run", random.Random(f"kills of {placement}")
     resume = False

@@ -132,7 +132,7 @@ class Functional:
             ConfigError: the module returned no tensor.
         """
         with self.options.precision():
-            found = self.module(inputs if inputs.is_floating_point() else inputs.long())
+            found = self.module(as_inputs(self.module, inputs))
         return one_tensor(self.module, found)
 
     def represent(self, inputs: Tensor) -> Tensor:
@@ -146,6 +146,13 @@ class Functional:
         finally:
             hook.remove()
         return seen[0].flatten(1)
+
+
+def as_inputs(module: nn.Module, inputs: Tensor) -> Tensor:
+    """Inputs in the kind of number that the module has: int64 for whole ones, else its parameters' dtype."""
+    if not inputs.is_floating_point():
+        return inputs.long()
+    return inputs.to(next(module.parameters()).dtype)
 
 
 def one_tensor(module: nn.Module, found: Any) -> Tensor:

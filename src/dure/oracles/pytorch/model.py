@@ -24,7 +24,7 @@ from dure.oracles.optimizer import Optimizer, is_sgd
 from dure.oracles.problem import ClientPlan, Shared
 from dure.oracles.pytorch import losses
 from dure.oracles.pytorch.chunk import Solve
-from dure.oracles.pytorch.functional import Form, Functional, Options, Piece, one_tensor
+from dure.oracles.pytorch.functional import Form, Functional, Options, Piece, as_inputs, one_tensor
 from dure.oracles.pytorch.host import Pass, TorchHost
 from dure.oracles.pytorch.rules import Path, Rule, is_linear
 from dure.oracles.tensors import Entry
@@ -183,7 +183,7 @@ class _Shapes:
                 hook = part.register_forward_pre_hook(lambda _, given: seen.append(given[0].flatten(1)))
             try:
                 with torch.no_grad():
-                    found = self._module(example)
+                    found = self._module(as_inputs(self._module, example))
             except Exception as error:
                 shape = ", ".join(["B", *map(str, inputs.shape[1:])])
                 raise ConfigError(
