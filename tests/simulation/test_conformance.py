@@ -243,3 +243,27 @@ def test_a_torch_optimizer_is_refused_where_jax_makes_the_steps() -> None:
     for task, algorithm in ((network("jax"), dure.FedAvg()), (network("torch"), dure.FedSAM())):
         with pytest.raises(dure.ConfigError, match=r"torch\.optim\.Adam can't be used here"):
             trained(task, algorithm, 1, optimizer=optimizer)
+
+
+# ----- everywhere else ------------------------------------------------------------------------------------------
+
+
+def test_gossip_distillation_and_personal_models_take_torch_modules() -> None:
+    data = DATA.split(0.34)
+    task = network("torch")
+    gossip = [
+        dure.decentralized.simulate(dure.decentralized.DPSGD(), t, DATA, dure.decentralized.ring(4), rounds=2)
+        for t in (network("jax"), task)
+    ]
+    for name, value in gossip[0].state_dict().items():
+        np.testing.assert_allclose(gossip[1].state_dict()[name], value, rtol=0, atol=2e-6)
+    mixed = dure.distillation.simulate(
+        dure.distillation.FedMD(), [task, network("jax")], data, DATA.columns["x"][:8],
+        assignment=np.arange(4) % 2, rounds=1, optimizer=0.1,
+    )  # fmt: skip
+    assert mixed.state == "complete"
+    personal = [
+        dure.simulate(dure.Ditto(lam=0.1), t, data, rounds=2, batch_size=4).final["client_personal_loss_mean"]
+        for t in (network("jax"), task)
+    ]
+    np.testing.assert_allclose(personal[1], personal[0], rtol=1e-5)

@@ -24,6 +24,7 @@ from dure.run import Run, RunWriter, data_summary, environment
 from dure.simulation import describe
 from dure.simulation.evaluate import Evaluation
 from dure.simulation.loop import CHECKPOINT_SECONDS
+from dure.simulation.outside import check
 from dure.simulation.settings import SCHEDULES, settings
 from dure.simulation.statics import Model
 
@@ -198,6 +199,7 @@ class _Loop:
         if launched is not None:
             self.sent += network.message * len(network.graph.edges)
         record = round_record(network, launched, self.sent)
+        check(network.task, network.round, network.data)
         if launched is not None and record["consensus"] is None:
             raise RunError(
                 f"The nodes' models are not finite after round {launched.round}: the method diverged. Give a smaller "

@@ -28,6 +28,7 @@ from dure.oracles.task import Task
 from dure.population.samplers import Sampler
 from dure.run import Run, RunWriter, data_summary, environment
 from dure.simulation.evaluate import spread
+from dure.simulation.outside import check
 from dure.simulation.settings import Settings, settings
 
 OnRound = Callable[[dict[str, Any]], object]
@@ -197,6 +198,8 @@ class _Loop:
         asking = Round(number, self.groups, self.method, self.public, self.chosen.seed)
         models = self.method.round(asking.begin(self.prototypes), asking)
         self.prototypes = asking.end(models)
+        for group in self.groups:
+            check(group.engine.task, number, self.data)
         asked = asking.asked()
         self.uplink += int(asked.uplink.sum())
         self.downlink += int(asked.downlink.sum())

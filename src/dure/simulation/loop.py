@@ -13,6 +13,7 @@ from dure.run import Run, RunWriter
 from dure.simulation import checkpoint
 from dure.simulation.engine import Engine
 from dure.simulation.evaluate import Evaluation, spread
+from dure.simulation.outside import check
 from dure.simulation.personal import PersonalEvaluation
 from dure.simulation.records import participation, round_record
 from dure.simulation.results import Launched
@@ -103,6 +104,7 @@ class Loop:
             record |= {f"test_{k}": v for k, v in self.central.totals(central).items()}
         if own is not None:
             record |= self._clients(engine.round, own)
+        check(engine.task, engine.round, engine.data)
         if result is not None:
             self.writer.participation(result.round, participation(result))
         self.writer.round(record)

@@ -37,6 +37,17 @@ def client_error(failures: Sequence[Any], round: int, data: Any) -> RunError:
     return error
 
 
+def check(task: Task, round: int, data: Any) -> None:
+    """Nothing may have failed outside, such as an evaluation.
+
+    Raises:
+        RunError: something has.
+    """
+    failures = failed(task)
+    if failures:
+        raise client_error(failures, round, data)
+
+
 def with_failures(result: RoundResult, failures: Sequence[Any]) -> RoundResult:
     """The round's result, its statuses saying what was raised in place of the NaN that came of it."""
     messages = {f.client: f"raised {f.message}" for f in failures if f.client is not None}

@@ -7,6 +7,7 @@ from dure.devices import in_32_bits
 from dure.oracles.layout import Variables
 from dure.oracles.task import Task
 from dure.simulation.engine import Engine
+from dure.simulation.outside import check
 from dure.simulation.results import RoundResult
 from dure.simulation.settings import settings
 
@@ -44,8 +45,13 @@ class Simulation:
         return None
 
     def block(self) -> None:
-        """Wait until all rounds that were started are done."""
+        """Wait until all rounds that were started are done.
+
+        Raises:
+            RunError: a client's work outside JAX raised an error.
+        """
         self.engine.block()
+        check(self.engine.task, self.engine.round, self.engine.data)
 
     @in_32_bits
     def params(self) -> Any:
