@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from dure.config.advice import advise
     from dure.data import Federated
     from dure.errors import ConfigError, DataError, DureError, RunError
+    from dure.oracles.function import oracle
     from dure.oracles.layout import Layout, Variables
     from dure.oracles.metrics import Metric
     from dure.oracles.model import Model
@@ -122,6 +123,7 @@ _NAMES = {
     "dure.config.advice": ("advise",),
     "dure.data": ("Federated",),
     "dure.errors": ("ConfigError", "DataError", "DureError", "RunError"),
+    "dure.oracles.function": ("oracle",),
     "dure.oracles.layout": ("Layout", "Variables"),
     "dure.oracles.metrics": ("Metric",),
     "dure.oracles.model": ("Model",),
@@ -208,6 +210,7 @@ __all__ = [
     "decentralized",
     "distillation",
     "models",
+    "oracle",
     "regression",
     "sgd",
     "simulate",

@@ -28,6 +28,7 @@ class Outside:
     """
 
     frozen: Mapping[str, Any]
+    predicts: bool = True  # whether `Model.apply` can be asked for outputs
 
     def loss(self, loss: Any) -> Any:
         """A task's loss, (outputs, targets) → (B,), as JAX can call it."""

@@ -41,11 +41,12 @@ class Loop:
         self.on_round = on_round
         self.uplink = self.downlink = 0
         data, task = engine.data, engine.task
-        test = data.central_test
+        blind = task.model.outside is not None and not task.model.outside.predicts
+        test = None if blind else data.central_test
         self.central = None if test is None or every is None else self._evaluation(test)
-        self.own = None if data.client_test is None else self._evaluation(data.client_test)
+        self.own = None if data.client_test is None or blind else self._evaluation(data.client_test)
         self.personal = None
-        if data.client_test is not None and has_personal(engine.algorithm):
+        if self.own is not None and has_personal(engine.algorithm):
             self.personal = PersonalEvaluation(engine)
         self.better = {"loss": False, **{m.name: m.higher_is_better for m in task.metrics}}
         self.saved_at = time.monotonic()

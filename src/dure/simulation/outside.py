@@ -25,7 +25,7 @@ def failed(task: Task) -> list[Any]:
 
 def client_error(failures: Sequence[Any], round: int, data: Any) -> RunError:
     """The first failure as an error that names the client, the stage and the round, with its own traceback."""
-    first = failures[0]
+    first = min(failures, key=lambda f: -1 if f.client is None else f.client)
     who = "A client" if first.client is None else f"Client {data.client_name(first.client)}"
     more = f" ({len(failures) - 1} more failed)" if len(failures) > 1 else ""
     error = RunError(

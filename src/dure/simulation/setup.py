@@ -66,6 +66,9 @@ def check_model(task: Task, data: Any, variables: Variables) -> None:
     if not jax.tree.leaves(variables.params):
         raise ConfigError(f"Model {task.model.name!r} has no parameters: there is nothing to train.")
 
+    if task.model.outside is not None and not task.model.outside.predicts:
+        return
+
     def outputs(x: Any) -> Any:
         return task.model.apply(variables, x, train=False, key=None, mask=None)[0]
 
