@@ -20,7 +20,7 @@ ROOMS = [
     {"algorithms", "models", "data"},
     {"population"},
     {"run"},
-    {"report"},
+    {"report", "trackers"},
     {"simulation"},
     {"decentralized", "distillation"},
     {"config"},

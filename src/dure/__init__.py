@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dure import data, decentralized, distillation, models
+    from dure import data, decentralized, distillation, models, trackers
     from dure.algorithms import (
         APFL,
         IFCA,
@@ -135,7 +135,7 @@ _NAMES = {
     "dure.simulation.sweep": ("sweep",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = ("data", "decentralized", "distillation", "models")
+_ROOMS = ("data", "decentralized", "distillation", "models", "trackers")
 
 __all__ = [
     "APFL",
@@ -215,6 +215,7 @@ __all__ = [
     "sgd",
     "simulate",
     "sweep",
+    "trackers",
 ]
 
 
