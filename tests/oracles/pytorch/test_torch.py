@@ -320,3 +320,28 @@ def test_a_model_that_kills_its_worker_does_not_hang_the_run() -> None:
     engine = make_engine(dure.FedAvg(), dure.classification(Suicidal()), DATA, schedule="vectorised", **LOCAL)
     with pytest.raises(dure.RunError, match="2 worker processes died over the same question"):
         engine.collect(engine.launch())
+
+
+# ----- resume -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("middle", [nn.Tanh(), nn.Dropout(0.5)], ids=["plain", "dropout"])
+def test_a_resumed_run_equals_an_uninterrupted_one(middle: nn.Module, tmp_path: Any) -> None:
+    def run(name: str, rounds: int, **keywords: Any) -> dict[str, np.ndarray]:
+        task = dure.classification(network(middle))
+        where = tmp_path / name
+        done = dure.simulate(
+            dure.Scaffold(),
+            task,
+            DATA,
+            rounds=rounds,
+            directory=where,
+            schedule="vectorised",
+            **LOCAL,
+            **keywords,
+        )
+        return done.state_dict()
+
+    whole = run("whole", 4)
+    run("parts", 2)
+    same(run("parts", 4, resume=True), whole)
