@@ -13,6 +13,7 @@ from dure.errors import ConfigError
 from dure.oracles import metrics as m
 from dure.oracles.host.bridge import Handle, ask
 from dure.oracles.host.function import FunctionHost, Predict, Shape, Train
+from dure.oracles.host.pool import pool
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.metrics import Metric
 from dure.oracles.model import Model, Outside
@@ -105,6 +106,10 @@ class FunctionOutside(Outside):
             raise ConfigError("A function trains all parameters together: it can't have private ones.")
         host = FunctionHost(self.host.train, self.predict, self.host.shape, dict(columns))
         return replace(self, host=host, handle=Handle(host))
+
+    def prepare(self) -> None:
+        """See `Outside`."""
+        pool().prepare(self.host)
 
     def solve(
         self,

@@ -38,6 +38,9 @@ class Outside:
         """For a task on these training rows (n, …) and this layout of the parameters."""
         raise NotImplementedError
 
+    def prepare(self) -> None:
+        """Start what will be asked, without waiting for it."""
+
     def solve(
         self,
         shared: Any,

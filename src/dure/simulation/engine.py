@@ -64,6 +64,8 @@ class Engine:
         start = variables or task.model.init(keys.jax_key(settings.seed, "init"))
         self.layout = Layout.of(start, private=algorithm.private_patterns)
         self.task = task = bound(task, data, self.layout)
+        if task.model.outside is not None and not settings.eager:
+            task.model.outside.prepare()
         self.columns = put_columns(task, data, self.mesh)
         check_batches(task, data, settings)
         if not settings.eager:

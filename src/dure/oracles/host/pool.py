@@ -49,8 +49,7 @@ class Worker:
         Raises:
             EOFError, ConnectionError: the process has died.
         """
-        if host.number not in self._knows:
-            self._introduce(host)
+        self.introduce(host)
         if job not in self._jobs:
             self._jobs[job] = len(self._jobs)
             channel.send(self._socket, ("job", self._jobs[job], cloudpickle.dumps(job)))
@@ -65,7 +64,10 @@ class Worker:
             wanted[name][...] = self._memory.array(place)
         return failures
 
-    def _introduce(self, host: Any) -> None:
+    def introduce(self, host: Any) -> None:
+        """Let the process get to know a host, once."""
+        if host.number in self._knows:
+            return
         places, size, columns = host.shared_columns()
         channel.send(self._socket, ("host", host.number, cloudpickle.dumps(host), places, size))
         if places is not None:
@@ -134,6 +136,18 @@ class Pool:
             f"{len(died)} worker processes died over the same question ({how}). Out of memory, or a crash in native "
             "code: try eager=True, which asks in this process, or fewer devices."
         )
+
+    def prepare(self, host: Any) -> None:
+        """Start the workers and let them get to know a host, without waiting for them."""
+        for worker in self._all():
+            try:
+                worker = worker or Worker()
+                worker.introduce(host)
+                self._free.put(worker)
+            except (EOFError, ConnectionError):
+                assert worker is not None
+                worker.close()
+                self._free.put(None)
 
     def processes(self) -> list[int]:
         """Process numbers of the workers that are free now."""

@@ -17,6 +17,7 @@ from torch import nn
 
 from dure.errors import ConfigError
 from dure.oracles.host.bridge import Handle, ask
+from dure.oracles.host.pool import pool
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.metrics import sigmoid_cross_entropy, softmax_cross_entropy, squared_error
 from dure.oracles.model import Model, Outside
@@ -280,6 +281,11 @@ class TorchOutside(Outside):
             self._bound[key] = (bound, columns)
         found: TorchOutside = self._bound[key][0]
         return found
+
+    def prepare(self) -> None:
+        """See `Outside`."""
+        if self.host is not None and not self.host.here:
+            pool().prepare(self.host.host)
 
     def solve(
         self,

@@ -49,7 +49,8 @@ class Together:
     @staticmethod
     def room(active: int, clients: int) -> int:
         """For how many clients a step with so many at work is computed: few different numbers, one graph for each."""
-        return min(1 << (active - 1).bit_length(), clients)
+        bits = (active - 1).bit_length()
+        return min(1 << (bits + bits % 2), clients)  # powers of four
 
     @staticmethod
     def joined(parts: list[Tensor]) -> Tensor:
