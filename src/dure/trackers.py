@@ -17,6 +17,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,7 +34,7 @@ class Tracker:
         numbers = {
             name: float(value)
             for name, value in record.items()
-            if isinstance(value, int | float) and not isinstance(value, bool) and name != "round"
+            if not isinstance(value, bool) and isinstance(value, Real) and name != "round"
         }
         self.numbers(int(record["round"]), {n: v for n, v in numbers.items() if math.isfinite(v)})
 
@@ -194,7 +195,7 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             flat |= flattened(value, f"{prefix}{name}.")
         elif value is not None:
-            flat[prefix + str(name)] = value if isinstance(value, str) else json.dumps(value)
+            flat[prefix + str(name)] = value if isinstance(value, str) else json.dumps(value, default=str)
     return flat
 
 

@@ -162,3 +162,27 @@ def test_impossible_arguments() -> None:
     ):
         with pytest.raises(dure.ConfigError, match=message):
             task(**keywords)
+
+
+def test_rows_can_be_read_only_and_names_are_texts() -> None:
+    def spoils(params: Any, data: Any, config: Any) -> Any:
+        data["x"][...] = 0
+        return params, len(data["y"])
+
+    settings = {**LOCAL, "schedule": "vectorised", "client_errors": "set aside"}
+    engine = make_engine(dure.FedAvg(), task(spoils), DATA, **settings)
+    assert "read-only" in engine.collect(engine.launch()).status[0]
+    with pytest.raises(dure.ConfigError, match="give texts, or a list"):
+        task(init={0: np.zeros(1), 11: np.zeros(1)})
+
+
+def test_many_arrays_keep_their_order() -> None:
+    def check(params: Any, data: Any, config: Any) -> Any:
+        import numpy as np
+
+        assert [float(np.ravel(p)[0]) for p in params] == list(range(12))
+        return params, len(data["y"])
+
+    init = [np.full(2, float(i)) for i in range(12)]
+    engine = make_engine(dure.FedAvg(), dure.oracle(check, init=init), DATA, **LOCAL)
+    assert engine.collect(engine.launch()).status == ["ok"] * 3

@@ -13,7 +13,7 @@ from dure.errors import ConfigError
 from dure.oracles import metrics as m
 from dure.oracles.host.bridge import Handle, ask
 from dure.oracles.host.function import FunctionHost, Predict, Shape, Train
-from dure.oracles.host.pool import pool
+from dure.oracles.host.pool import forget_with, pool
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.metrics import Metric
 from dure.oracles.model import Model, Outside
@@ -66,6 +66,8 @@ def oracle(
 
 def _shape_of(init: Any) -> tuple[Shape, Variables]:
     if isinstance(init, Mapping):
+        if not all(isinstance(n, str) for n in init):
+            raise ConfigError(f"init has the names {list(init)}: give texts, or a list of arrays.")
         kind, names = "dict", tuple(sorted(init))
         arrays = [np.asarray(init[n]) for n in names]
     elif isinstance(init, list | tuple):
@@ -93,6 +95,7 @@ class FunctionOutside(Outside):
     handle: Handle
     predict: Callable[..., Any] | None
     predicts: bool
+    measured: bool = False  # a trial would call the user's function more often than the rounds do
     frozen: Mapping[str, Any] = field(default_factory=dict)
     _outputs: dict[Any, tuple[int, ...]] = field(default_factory=dict)
 
@@ -105,6 +108,7 @@ class FunctionOutside(Outside):
         if layout.shared_size != layout.size:
             raise ConfigError("A function trains all parameters together: it can't have private ones.")
         host = FunctionHost(self.host.train, self.predict, self.host.shape, dict(columns))
+        forget_with(host)
         return replace(self, host=host, handle=Handle(host))
 
     def prepare(self) -> None:

@@ -29,6 +29,7 @@ class Outside:
 
     frozen: Mapping[str, Any]
     predicts: bool = True  # whether `Model.apply` can be asked for outputs
+    measured: bool = True  # whether schedules may be tried out on the first round's work
 
     def loss(self, loss: Any) -> Any:
         """A task's loss, (outputs, targets) → (B,), as JAX can call it."""

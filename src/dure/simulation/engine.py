@@ -95,6 +95,8 @@ class Engine:
             settings.memory_budget,
             task.model.outside is not None,
         )
+        if task.model.outside is not None and not task.model.outside.measured:
+            options = options[:1]
         self.schedule = schedule.of_width(width) if width else self._choose(options)
         self._message_sizes()
         self.compilations = 0

@@ -27,9 +27,10 @@ def client_error(failures: Sequence[Any], round: int, data: Any) -> RunError:
     """The first failure as an error that names the client, the stage and the round, with its own traceback."""
     first = min(failures, key=lambda f: -1 if f.client is None else f.client)
     who = "A client" if first.client is None else f"Client {data.client_name(first.client)}"
-    more = f" ({len(failures) - 1} more failed)" if len(failures) > 1 else ""
+    others = len({f.client for f in failures}) - 1
+    more = f" ({others} more failed)" if others else ""
     error = RunError(
-        f"{who} failed in round {round} ({first.stage}): {first.message}{more}. Mend it, or give "
+        f"{who} failed in round {max(round, 1)} ({first.stage}): {first.message}{more}. Mend it, or give "
         "client_errors='set aside' to go on without such clients."
     )
     if first.trace:

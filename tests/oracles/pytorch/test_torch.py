@@ -1,6 +1,7 @@
 """PyTorch modules as models: what they hold, what they return, what goes wrong, against plain PyTorch loops."""
 
 import os
+import random
 import signal
 from typing import Any
 
@@ -202,6 +203,149 @@ def test_a_torch_loss_is_the_same_loss(loss: Any) -> None:
         for t in (task, dure.classification(network(nn.Tanh())))
     ]
     np.testing.assert_allclose(runs[0], runs[1], rtol=1e-6)
+
+
+WEIGHTS = torch.tensor([1.0, 5.0, 10.0])
+
+
+def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets, weight=WEIGHTS)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(weight=WEIGHTS), weighted], ids=["module", "function"])
+def test_a_loss_that_is_no_mean_of_examples_is_used_as_it_is(loss: Any) -> None:
+    """Class weights: the batch's loss divides by the weights that are there, on every schedule."""
+    task = dure.Task(dure.Model.from_torch(network(nn.Tanh())), loss)
+    whole: dict[str, Any] = {"batch_size": 16, "epochs": 1, "rounds": 1}
+    found = [trained(task, schedule=schedule, **whole) for schedule in ("sequential", "vectorised")]
+    same(found[0], found[1])
+    steps = []
+    for k in range(2):
+        module = network(nn.Tanh())
+        rows = slice(*DATA.offsets[k : k + 2])
+        x, y = (torch.from_numpy(DATA.columns[name][rows].copy()) for name in ("x", "y"))
+        weighted(module(x), y.long()).backward()
+        steps.append({n: (p - 0.1 * p.grad).detach().numpy() for n, p in module.named_parameters()})
+    mean = {n: (SIZES[0] * steps[0][n] + SIZES[1] * steps[1][n]) / SIZES.sum() for n in steps[0]}
+    same(found[0], mean, atol=1e-6)
+
+
+def test_mse_of_a_column_of_outputs_is_elementwise() -> None:
+    data = dure.Federated({"x": DATA.columns["x"], "y": DATA.columns["x"][:, 0].copy()}, DATA.offsets)
+    torch.manual_seed(0)
+    module = nn.Linear(4, 1)
+    for schedule in ("sequential", "vectorised"):
+        ours = trained(dure.regression(module), data=data, schedule=schedule)
+        task = dure.Task(dure.Model.from_torch(module), nn.MSELoss())
+        same(trained(task, data=data, schedule=schedule), ours, atol=1e-6)
+
+
+class Halves(nn.Module):
+    """Halves its input, in place or not."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.in_place = nn.Linear(4, 3), in_place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.mul_(0.5) if self.in_place else x * 0.5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"batch_size": np.inf}, {"algorithm": dure.FedLin(), "schedule": "vectorised"}]
+)
+def test_a_module_may_change_its_input_in_place(settings: dict[str, Any]) -> None:
+    found = [trained(Halves(in_place), **settings) for in_place in (True, False)]
+    same(found[0], found[1], atol=1e-6)
+
+
+class Running(nn.Module):
+    """A running mean by hand: assigned anew, or changed in place."""
+
+    def __init__(self, assigns: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.assigns = nn.Linear(4, 3), assigns
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            new = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+            if self.assigns:
+                self.mean = new
+            else:
+                self.mean.copy_(new)
+        return self.linear(x - self.mean)
+
+
+def test_buffers_may_be_assigned_anew() -> None:
+    found = [trained(Running(assigns)) for assigns in (True, False)]
+    assert np.abs(found[0]["mean"]).max() > 0
+    same(found[0], found[1], atol=1e-7)
+
+
+class Coin(nn.Module):
+    """Stochastic depth by Python's generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(x + self.a(x) if random.random() < 0.5 else x)
+
+
+def test_what_python_draws_depends_on_its_address_too() -> None:
+    first = trained(Coin(), schedule="sequential")
+    same(trained(Coin(), schedule="vectorised"), first)
+    same(trained(Coin(), schedule="sequential", devices=2), first)
+
+
+class Drop(nn.Module):
+    """Dropout as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(nn.functional.dropout(x, 0.5, self.training))
+
+
+def test_single_gradients_draw_at_their_address() -> None:
+    found = [trained(Drop(), dure.FedSAM(rho=0.1)) for _ in range(2)]
+    same(found[0], found[1])
+
+
+class Clipped(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 8.0)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (Clipped, "Clipped does not treat every element by itself"),
+        (torch.optim.Adafactor, "Adafactor does not treat every element by itself"),
+        (torch.optim.LBFGS, "The optimizer LBFGS can't make a step"),
+    ],
+)
+def test_an_optimizer_that_looks_at_whole_tensors_is_refused(factory: Any, message: str) -> None:
+    with pytest.raises(dure.ConfigError, match=message):
+        trained(network(nn.Tanh()), optimizer=dure.Optimizer(factory, {"lr": 0.1}))
+
+
+def test_a_schedule_is_any_function_of_the_step() -> None:
+    def drops(step: int) -> float:
+        return 0.2 if step < 2 else 0.05
+
+    by_torch = dure.Optimizer(torch.optim.SGD, {"lr": drops})
+    for algorithm in (dure.FedAvg(), dure.FedNova()):
+        trained(network(nn.Tanh()), algorithm, optimizer=by_torch)
 
 
 # ----- what goes wrong ------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pickle
 import socket
 import struct
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,3 +118,24 @@ def _exactly(from_: socket.socket, count: int) -> bytes:
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+_columns: "weakref.WeakValueDictionary[Any, SharedColumns]" = weakref.WeakValueDictionary()
+
+
+class SharedColumns:
+    """Columns in shared memory, copied once for all who have the same arrays."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray]):
+        self.originals = dict(columns)  # which keeps their ids their own
+        self.memory = Arena()
+        self.places = self.memory.write(columns)
+
+    @staticmethod
+    def of(columns: Mapping[str, np.ndarray]) -> "SharedColumns":
+        """Those of these arrays, made if they aren't there."""
+        key = tuple(sorted((name, id(column)) for name, column in columns.items()))
+        found = _columns.get(key)
+        if found is None:
+            found = _columns[key] = SharedColumns(columns)
+        return found

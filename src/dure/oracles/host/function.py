@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dure.errors import ConfigError
-from dure.oracles.host.channel import Arena
+from dure.oracles.host.channel import Arena, SharedColumns
 from dure.oracles.host.worker import failure
 
 Arrays = Mapping[str, np.ndarray]
@@ -96,17 +96,15 @@ class FunctionHost:
     ):
         self.number = next(_numbers)
         self.train, self.predict, self.shape, self._columns = train, predict, shape, columns
-        self._shared: tuple[Any, int, Arena | None] | None = None
+        self._shared: SharedColumns | None = None
 
     def shared_columns(self) -> tuple[Any, int, Arena | None]:
         """(places, bytes, memory) of the columns, copied there once; (None, 0, None) without columns."""
         if self._columns is None:
             return None, 0, None
         if self._shared is None:
-            memory = Arena()
-            places = memory.write(self._columns)
-            self._shared = places, memory.size, memory
-        return self._shared
+            self._shared = SharedColumns.of(self._columns)
+        return self._shared.places, self._shared.memory.size, self._shared.memory
 
     def bind(self, columns: Arrays) -> None:
         """Read clients' rows from these columns."""
@@ -136,6 +134,8 @@ class FunctionHost:
             wanted["w"][k], wanted["loss"][k] = given["start"], 0
             return
         data = {name: column[start : start + size] for name, column in self._columns.items()}
+        for rows in data.values():  # all workers have these in memory together
+            rows.flags.writeable = False
         words = given["key"].astype(np.uint64)
         config = {
             "round": int(given["round"]),

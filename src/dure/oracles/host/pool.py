@@ -7,13 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
-from dure.errors import RunError
+from dure.errors import ConfigError, RunError
 from dure.oracles.host import channel
 from dure.oracles.host.channel import Arena
 
@@ -37,7 +38,7 @@ class Worker:
         self._socket, self._memory = here, Arena()
         self._knows, self._jobs = set[int](), dict[Any, int]()
         self._memory.reserve(1 << 20)
-        channel.send(here, ("path", [path for path in sys.path if path]))
+        channel.send(here, ("path", [os.path.abspath(path) for path in sys.path]))
         channel.send(here, ("memory",))
         socket.send_fds(here, [b"."], [self._memory.file])
 
@@ -51,8 +52,9 @@ class Worker:
         """
         self.introduce(host)
         if job not in self._jobs:
+            content = cloudpickle.dumps(job)
             self._jobs[job] = len(self._jobs)
-            channel.send(self._socket, ("job", self._jobs[job], cloudpickle.dumps(job)))
+            channel.send(self._socket, ("job", self._jobs[job], content))
         places, stop = channel.lay_out(given, 0)
         results, stop = channel.lay_out(wanted, stop)
         self._memory.reserve(stop)
@@ -68,8 +70,17 @@ class Worker:
         """Let the process get to know a host, once."""
         if host.number in self._knows:
             return
+        for number in self._knows & _forgotten:
+            self.forget(number)
+        try:
+            content = cloudpickle.dumps(host)
+        except Exception as error:
+            raise ConfigError(
+                f"The model can't be sent to worker processes: {type(error).__name__}: {error}. eager=True trains it "
+                "in this process."
+            ) from error
         places, size, columns = host.shared_columns()
-        channel.send(self._socket, ("host", host.number, cloudpickle.dumps(host), places, size))
+        channel.send(self._socket, ("host", host.number, content, places, size))
         if places is not None:
             socket.send_fds(self._socket, [b"."], [columns.file])
         self._knows.add(host.number)
@@ -95,6 +106,8 @@ class Pool:
 
     def __init__(self, size: int):
         self.size = size
+        self._closing = False
+        self._living: set[Worker] = set()
         self._free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
         for _ in range(size):
             self._free.put(None)  # started when first needed
@@ -118,16 +131,16 @@ class Pool:
         """
         died = []
         for _ in range(TRIES):
+            if self._closing:
+                raise RunError("The program is ending: the worker processes are gone.")
             worker = self._free.get()
             try:
-                worker = worker or Worker()
+                worker = worker or self._new()
                 failures = worker.ask(host, job, given, wanted)
                 self._free.put(worker)
                 return failures
             except (EOFError, ConnectionError):
-                assert worker is not None
-                died.append(worker.close())
-                self._free.put(None)
+                died.append(self._gone(worker))
             except BaseException:
                 self._free.put(worker)
                 raise
@@ -141,13 +154,11 @@ class Pool:
         """Start the workers and let them get to know a host, without waiting for them."""
         for worker in self._all():
             try:
-                worker = worker or Worker()
+                worker = worker or self._new()
                 worker.introduce(host)
                 self._free.put(worker)
             except (EOFError, ConnectionError):
-                assert worker is not None
-                worker.close()
-                self._free.put(None)
+                self._gone(worker)
 
     def processes(self) -> list[int]:
         """Process numbers of the workers that are free now."""
@@ -156,17 +167,18 @@ class Pool:
             self._free.put(worker)
         return [worker.process.pid for worker in workers if worker is not None]
 
-    def forget(self, number: int) -> None:
-        """A host is not needed any more."""
-        for worker in self._all():
-            try:
-                if worker is not None:
-                    worker.forget(number)
-                self._free.put(worker)
-            except (EOFError, ConnectionError):
-                assert worker is not None
-                worker.close()
-                self._free.put(None)
+    def _new(self) -> Worker:
+        worker = Worker()
+        self._living.add(worker)
+        return worker
+
+    def _gone(self, worker: Worker | None) -> int:
+        """Close a worker that doesn't answer; its place is free for another."""
+        self._free.put(None)
+        if worker is None:
+            return 0
+        self._living.discard(worker)
+        return worker.close()
 
     def _all(self) -> list[Worker | None]:
         """The free workers, taken out."""
@@ -178,13 +190,20 @@ class Pool:
             return taken
 
     def close(self) -> None:
-        """End all workers."""
-        for worker in self._all():
-            if worker is not None:
-                worker.close()
-            self._free.put(None)
+        """End all workers, also those that are at work."""
+        self._closing = True
+        while self._living:
+            worker = self._living.pop()
+            worker.process.kill()
+            worker.close()
 
 
+def forget_with(host: Any) -> None:
+    """Let workers forget a host when nothing in this program refers to it any more."""
+    weakref.finalize(host, _forgotten.add, host.number)
+
+
+_forgotten: set[int] = set()
 _pool: Pool | None = None
 _lock = threading.Lock()
 

@@ -5,6 +5,7 @@ Started as `python -m dure.oracles.host.worker DESCRIPTOR`, so that nothing of t
 
 import contextlib
 import pickle
+import signal
 import socket
 import sys
 import traceback
@@ -88,4 +89,5 @@ def failure(row: int, error: Exception) -> tuple[int, str, str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's, who closes the socket
     serve(socket.socket(fileno=int(sys.argv[1])))

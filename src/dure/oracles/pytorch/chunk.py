@@ -107,6 +107,7 @@ class _Chunk:
             )
             flat = index.reshape(-1)
             batch = [c.index_select(0, flat).view(*index.shape, *c.shape[1:]) for c in self._columns]
+            again = None if self._reference is None else [c.clone() for c in batch]  # forward may change them
             parts, loss = self._together.gradients(y[:room], batch, weights)
             self._losses[s, :room] = loss
             if simple:  # no gradient in one piece is needed
@@ -118,7 +119,7 @@ class _Chunk:
                 x, gx = self._reference
                 g = (
                     g
-                    - self._together.joined(self._together.gradients(x[:room], batch, weights)[0])
+                    - self._together.joined(self._together.gradients(x[:room], again or batch, weights)[0])
                     + gx[:room]
                 )
             now, g = y[:active], g[:active]

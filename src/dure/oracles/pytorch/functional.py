@@ -1,6 +1,7 @@
 """A PyTorch module with its tensors in flat vectors."""
 
 import hashlib
+import random
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -76,8 +77,13 @@ class Functional:
         self.pieces = [e for e in form.pieces if e.group in ("shared", "private")]
         named = dict(self.module.named_parameters(remove_duplicate=False))
         self.parameters = [named[e.name] for e in self.pieces]
-        named_buffers = dict(self.module.named_buffers(remove_duplicate=False))
-        self.buffers = [(e, named_buffers[e.name]) for e in form.pieces if e.group in ("buffers", "counters")]
+        # By owner and name: a forward pass may assign a buffer anew.
+        self.buffers = [
+            (e, self.module.get_submodule(e.name.rpartition(".")[0]), e.name.rpartition(".")[2])
+            for e in form.pieces
+            if e.group in ("buffers", "counters")
+        ]
+        self.foreign: bool | None = None  # whether forward draws from Python's or NumPy's generators
         self.plain = all(p.dtype == torch.float32 for p in self.parameters)
         self.grad = torch.zeros(form.size, device=options.device)
         self._grads = self.views(self.grad)
@@ -96,15 +102,15 @@ class Functional:
 
     def put_buffers(self, floats: Tensor, ints: Tensor) -> None:
         """Give the module's buffers these values."""
-        for e, buffer in self.buffers:
+        for e, owner, name in self.buffers:
             source = floats if e.group == "buffers" else ints
-            buffer.data.copy_(source[e.start : e.stop].view(e.shape))
+            getattr(owner, name).data.copy_(source[e.start : e.stop].view(e.shape))
 
     def take_buffers(self, floats: Tensor, ints: Tensor) -> None:
         """Write the module's buffers into these vectors."""
-        for e, buffer in self.buffers:
+        for e, owner, name in self.buffers:
             into = floats if e.group == "buffers" else ints
-            into[e.start : e.stop] = buffer.detach().reshape(-1).to(into.dtype)
+            into[e.start : e.stop] = getattr(owner, name).detach().reshape(-1).to(into.dtype)
 
     def zero(self) -> None:
         """Before a backward pass: its gradient begins at zero and goes into one vector."""
@@ -169,13 +175,25 @@ def one_tensor(module: nn.Module, found: Any) -> Tensor:
     )
 
 
-def seeded(key: np.ndarray, *address: int) -> None:
-    """Draw what follows at this address: independent of everything that was drawn before."""
+def seeded(key: np.ndarray, *address: int, foreign: bool = True) -> None:
+    """Draw what follows at this address: independent of everything that was drawn before.
+
+    `foreign`: also from Python's and NumPy's generators.
+    """
     content = np.asarray(key, np.uint32).tobytes() + np.asarray(address, np.int64).tobytes()
     seed = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
+    if foreign:
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002
     torch.default_generator.manual_seed(seed)  # torch.manual_seed notes the call stack for each GPU: 500 µs
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
+
+
+def foreign_states() -> tuple[Any, Any]:
+    """Where Python's and NumPy's generators stand."""
+    kind, numbers, place, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  (what modules may draw from)
+    return random.getstate(), (kind, np.asarray(numbers).tobytes(), place)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dure.oracles.host.channel import Arena
+from dure.oracles.host.channel import Arena, SharedColumns
 from dure.oracles.host.worker import failure
 from dure.oracles.pytorch import solver
 from dure.oracles.pytorch.functional import Functional, as_tensor, put_buffers, seeded, take_buffers
@@ -56,7 +56,7 @@ class TorchHost:
         self._functional: Functional | None = None
         self._columns = columns
         self._tensors: dict[str, Tensor] = {}
-        self._shared: tuple[Any, int, Arena | None] | None = None
+        self._shared: SharedColumns | None = None
         self.known: dict[Any, Any] = {}
 
     # ----- on its way to a worker ---------------------------------------------------------------------
@@ -66,10 +66,8 @@ class TorchHost:
         if self._columns is None:
             return None, 0, None
         if self._shared is None:
-            memory = Arena()
-            places = memory.write(self._columns)
-            self._shared = places, memory.size, memory
-        return self._shared
+            self._shared = SharedColumns.of(self._columns)
+        return self._shared.places, self._shared.memory.size, self._shared.memory
 
     def bind(self, columns: Arrays) -> None:
         """Read clients' rows from these columns."""

@@ -45,35 +45,50 @@ OWN: dict[str, Rows] = {f.__name__: f for f in (softmax_cross_entropy, sigmoid_c
 
 
 class Given:
-    """A loss that the user wrote in PyTorch: (outputs, targets) → (B,), or their mean.
+    """A loss that the user wrote in PyTorch: (outputs, targets) → (B,), or one number for the batch.
 
-    A module with a `reduction` (such as `nn.CrossEntropyLoss()`) is asked for one number an example; a function
-    that only gives a mean is asked with one example at a time where that matters (evaluation).
-
-    Attributes:
-        rows: whether it gives one number an example.
+    Training uses it as it is, on batches without padding. Where single examples' losses are wanted (evaluation,
+    clients that run together) a module with a `reduction` is asked without it, and a function that gives one number
+    is asked with one example at a time.
     """
 
     def __init__(self, loss: Any):
+        self._loss = self._each = loss
         if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-            loss = deepcopy(loss)
-            loss.reduction = "none"
-        self.loss = loss
+            self._each = deepcopy(loss)
+            self._each.reduction = "none"
         self.name = type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", "loss")
 
-    def of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The losses (B,) of examples, or a scalar, their mean.
+    def batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The batch's loss, a scalar."""
+        return self._asked(self._loss, outputs, targets).mean()
 
-        Raises:
-            ConfigError: another shape.
-        """
-        targets = targets.long() if not targets.is_floating_point() else targets
-        found = self.loss(outputs, targets)
+    def rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each example (B,)."""
+        found = self._asked(self._each, outputs, targets)
+        if found.ndim:
+            return found
+        each = range(len(outputs))
+        return torch.stack([self._asked(self._each, outputs[i : i + 1], targets[i : i + 1]) for i in each])
+
+    def separable(self, outputs: Tensor, targets: Tensor) -> bool:
+        """Whether the batch's loss is the mean of the examples' (class weights and the like break that)."""
+        rows = self.rows(outputs, targets)
+        return rows.ndim == 1 and torch.allclose(
+            self.batch(outputs, targets), rows.mean(), rtol=1e-4, atol=1e-6
+        )
+
+    def _asked(self, loss: Any, outputs: Tensor, targets: Tensor) -> Tensor:
+        if not targets.is_floating_point():
+            targets = targets.long()
+        elif targets.shape != outputs.shape and targets.numel() == outputs.numel():
+            targets = targets.reshape(outputs.shape)  # or (B, 1) against (B,) would be compared B × B
+        found = loss(outputs, targets)
         if not isinstance(found, Tensor):
             raise ConfigError(f"The loss {self.name} returned a {type(found).__name__}, not a tensor.")
         if found.ndim == 0 or found.shape == outputs.shape[:1]:
             return found
-        if found.shape[:1] == outputs.shape[:1]:
+        if found.shape in (outputs.shape, targets.shape):
             return found.flatten(1).mean(1)
         raise ConfigError(
             f"The loss {self.name} returned shape {tuple(found.shape)} for {outputs.shape[0]} examples: it must "
@@ -87,15 +102,13 @@ def mean(loss: Any, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs.float(), targets.long())
     if isinstance(loss, str):
         return OWN[loss](outputs, targets).mean()
-    found: Tensor = loss.of(outputs, targets)
-    return found.mean()
+    found: Tensor = loss.batch(outputs, targets)
+    return found
 
 
 def rows(loss: Any, outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of each example (B,)."""
     if isinstance(loss, str):
         return OWN[loss](outputs, targets)
-    found: Tensor = loss.of(outputs, targets)
-    if found.ndim:
-        return found
-    return torch.stack([loss.of(o[None], t[None]) for o, t in zip(outputs, targets, strict=True)])
+    found: Tensor = loss.rows(outputs, targets)
+    return found

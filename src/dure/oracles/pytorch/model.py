@@ -17,7 +17,7 @@ from torch import nn
 
 from dure.errors import ConfigError
 from dure.oracles.host.bridge import Handle, ask
-from dure.oracles.host.pool import pool
+from dure.oracles.host.pool import forget_with, pool
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.metrics import sigmoid_cross_entropy, softmax_cross_entropy, squared_error
 from dure.oracles.model import Model, Outside
@@ -27,7 +27,7 @@ from dure.oracles.pytorch import losses
 from dure.oracles.pytorch.chunk import Solve
 from dure.oracles.pytorch.functional import Form, Functional, Options, Piece, as_inputs, one_tensor
 from dure.oracles.pytorch.host import Pass, TorchHost
-from dure.oracles.pytorch.rules import Path, Rule, is_linear
+from dure.oracles.pytorch.rules import Path, Rule, check_elementwise, is_linear
 from dure.oracles.tensors import Entry
 
 _OWN = {f: f.__name__ for f in (softmax_cross_entropy, sigmoid_cross_entropy, squared_error)}
@@ -88,7 +88,7 @@ def torch_model(module: Any, name: str | None, options: Options) -> Model:
         init,
         apply,
         name or type(example).__name__,
-        needs_key=any(_draws(m) for m in example.modules()),
+        needs_key=True,  # who knows what forward draws
         features=represent if options.features is not None else None,
         outside=TorchOutside(example, options, handle, frozen),
     )
@@ -126,10 +126,6 @@ def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         return np.array(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
     return np.array(tensor.numpy())
-
-
-def _draws(module: nn.Module) -> bool:
-    return "Dropout" in type(module).__name__ or "RReLU" in type(module).__name__
 
 
 def _check_features(module: nn.Module, name: str) -> None:
@@ -186,10 +182,11 @@ class _Shapes:
                 with torch.no_grad():
                     found = self._module(as_inputs(self._module, example))
             except Exception as error:
+                hint = ". Whole numbers reach it as int64: make the column float32 if they are no indices."
                 shape = ", ".join(["B", *map(str, inputs.shape[1:])])
                 raise ConfigError(
                     f"{type(self._module).__name__} fails on inputs of shape ({shape}) and dtype {inputs.dtype}: "
-                    f"{type(error).__name__}: {error}"
+                    f"{type(error).__name__}: {error}" + (hint if whole else "")
                 ) from error
             if features:
                 hook.remove()
@@ -277,6 +274,7 @@ class TorchOutside(Outside):
             kept = {n: np.asarray(columns[n]) for n in names}
             make = partial(Functional, self.module, form_of(layout), self.options)
             host = TorchHost(make, kept, names, loss)
+            forget_with(host)
             bound = replace(self, host=Handle(host, here=self.handle.here))
             self._bound[key] = (bound, columns)
         found: TorchOutside = self._bound[key][0]
@@ -301,6 +299,8 @@ class TorchOutside(Outside):
         rule = rule_of(optimizer)
         if self.host is None or rule is None:
             return None
+        if rule.factory is not None:
+            check_elementwise(rule, _plain(_values(rule, optimizer)))
         d, shared_size = shared.layout.size, shared.layout.shared_size
         span = {None: (0, d), "shared": (0, shared_size), "private": (shared_size, d)}[train]
         job = Solve(shared.batch_size, repeats, rule, span, "prox" in arrays)
@@ -348,7 +348,9 @@ class TorchOutside(Outside):
         given["numbers"] = jnp.stack(values) if values else jnp.zeros(1, _FLOAT)
         if rule.scheduled:
             schedule = shared.optimizer.arguments[_rate_name(rule)]
-            given["rates"] = jax.vmap(schedule)(jnp.arange(longest)).astype(_FLOAT)
+            with jax.ensure_compile_time_eval():  # a function of an ordinary number, Python's or optax's
+                rates = [float(schedule(s)) for s in range(longest)]
+            given["rates"] = jnp.asarray(rates, _FLOAT)
         return given
 
 
@@ -365,8 +367,15 @@ def rule_of(optimizer: Optimizer) -> Rule | None:
     if scheduled:
         del arguments[rate]
     numbers = tuple(n for n, v in arguments.items() if isinstance(v, float | np.floating | jax.Array))
-    fixed = tuple((n, v) for n, v in arguments.items() if n not in numbers)
+    fixed = tuple(
+        (n, tuple(v) if isinstance(v, list) else v) for n, v in arguments.items() if n not in numbers
+    )
     return Rule(factory, numbers, fixed, scheduled)
+
+
+def _plain(values: list[Any]) -> tuple[float, ...]:
+    """Values with ordinary numbers where they are traced: what kind of optimizer it is doesn't depend on them."""
+    return tuple(0.1 if isinstance(v, jax.core.Tracer) else float(v) for v in values)
 
 
 def _rate_name(rule: Rule) -> str:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from dure.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -99,23 +102,43 @@ def _torch(factory: Any, given: dict[str, Any], y: Tensor) -> Step:
     return step
 
 
-def independent_rows(rule: Rule, values: list[float]) -> bool:
-    """Whether the optimizer treats the rows of a matrix as it would treat each alone."""
-    if rule.factory is None:
-        return True
+@lru_cache(maxsize=64)
+def check_elementwise(rule: Rule, values: tuple[float, ...]) -> None:
+    """A `torch.optim` optimizer must treat every element as it would treat it alone.
+
+    All parameters are one vector here, with a row for each client where clients run together: an optimizer that looks
+    at whole tensors (Adafactor, Muon, clipping inside `step`) would see other tensors than the module's.
+
+    Raises:
+        ConfigError: it doesn't, or can't make a step.
+    """
     generator = torch.Generator().manual_seed(0)
-    start = torch.randn(3, 4, generator=generator)
-    gradients = torch.randn(3, 3, 4, generator=generator)
+    start = torch.randn(2, 3, generator=generator)
+    gradients = torch.randn(3, 2, 3, generator=generator)
+    name = rule.factory.__name__
     try:
-        together, alone = rule.start(start, values), [rule.start(row, values) for row in start]
-        y, each = start.clone(), [row.clone() for row in start]
-        for g in gradients:
-            together(y, g.clone(), None, 1.0)
-            for yi, step, gi in zip(each, alone, g.clone(), strict=True):
-                step(yi, gi, None, 1.0)
-    except Exception:
-        return False
-    return torch.allclose(y, torch.stack(each), rtol=1e-6, atol=1e-7)
+        for size in (1e-6, 1.0, 1e6):
+            whole, parts = start.clone(), [row[i : i + 1].clone() for row in start for i in range(3)]
+            together, alone = (
+                rule.start(whole, list(values)),
+                [rule.start(part, list(values)) for part in parts],
+            )
+            for g in size * gradients:
+                together(whole, g.clone(), None, 1.0)
+                for part, step, gi in zip(parts, alone, g.reshape(-1).split(1), strict=True):
+                    step(part, gi.clone(), None, 1.0)
+            if not torch.allclose(whole.reshape(-1), torch.cat(parts), rtol=1e-4, atol=1e-6):
+                raise ConfigError(
+                    f"{name} does not treat every element by itself, and dure hands it all parameters as one vector: "
+                    "it would be another optimizer. Use one that does, such as SGD, Adam, AdamW, RMSprop or Adagrad; "
+                    "dure.sgd(…, clip_norm=…) clips by the norm of all parameters."
+                )
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"The optimizer {name} can't make a step: {type(error).__name__}: {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -129,7 +152,7 @@ def follow(job: Path, given: Mapping[str, np.ndarray], wanted: Mapping[str, np.n
     """Answer it for each row: displacement per unit of gradient after `steps` steps."""
     for k in range(len(wanted["gain"])):
         mine = {name: array[k % len(array)] for name, array in given.items()}
-        values = mine["numbers"].tolist()
+        values = mine["numbers"].tolist()[: len(job.rule.numbers)]
         rates = mine["rates"].tolist() if "rates" in mine else None
         z = torch.zeros(1)
         step = job.rule.start(z, values)

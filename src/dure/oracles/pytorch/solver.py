@@ -14,8 +14,14 @@ from torch import Tensor
 from dure.oracles.host.worker import failure
 from dure.oracles.pytorch import losses
 from dure.oracles.pytorch.chunk import Solve, solve_together
-from dure.oracles.pytorch.functional import Functional, as_tensor, put_buffers, seeded, take_buffers
-from dure.oracles.pytorch.rules import independent_rows
+from dure.oracles.pytorch.functional import (
+    Functional,
+    as_tensor,
+    foreign_states,
+    put_buffers,
+    seeded,
+    take_buffers,
+)
 from dure.oracles.pytorch.together import Together
 
 if TYPE_CHECKING:
@@ -28,7 +34,7 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
     """Solve for each row of what is given (one row for all where they share it)."""
     clients = wanted["w"].shape[0]
     f = host.functional
-    if clients > 1 and job.batch and _rows_are_independent(host, job, given):
+    if clients > 1 and job.batch:
         together = host.known.setdefault("together", Together(f, host.loss))
         if together.possible(host.column(0), host.column(1), job.batch):
             solve_together(host.column, together, job, given, wanted)
@@ -44,12 +50,6 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
                 array[...] = np.nan if array.dtype.kind == "f" else 0
             failures.append(failure(k, error))
     return failures
-
-
-def _rows_are_independent(host: "TorchHost", job: Solve, given: Arrays) -> bool:
-    if job.rule not in host.known:
-        host.known[job.rule] = independent_rows(job.rule, given["numbers"].reshape(-1).tolist())
-    return bool(host.known[job.rule])
 
 
 def _vector(array: np.ndarray, f: Functional) -> Tensor:
@@ -128,8 +128,11 @@ def _gradient(
     most, total = f.options.microbatch or len(inputs), torch.zeros(())
     with torch.enable_grad():
         for i in range(0, len(inputs), max(most, 1)):
-            seeded(key, step, i)
-            outputs = f.forward(inputs[i : i + most])
+            seeded(key, step, i, foreign=f.foreign is not False)
+            before = foreign_states() if f.foreign is None else None
+            outputs = f.forward(inputs[i : i + most].clone())  # which may be changed in place
+            if f.foreign is None:
+                f.foreign = foreign_states() != before
             share = len(outputs) / len(inputs)
             value = losses.mean(loss, outputs, targets[i : i + most])
             (value * share if share != 1 else value).backward()  # type: ignore[no-untyped-call]
@@ -138,9 +141,9 @@ def _gradient(
 
 
 def _kept_buffers(f: Functional) -> list[Tensor]:
-    return [buffer.clone() for _, buffer in f.buffers]
+    return [getattr(owner, name).clone() for _, owner, name in f.buffers]
 
 
 def _return_buffers(f: Functional, kept: list[Tensor]) -> None:
-    for (_, buffer), value in zip(f.buffers, kept, strict=True):
-        buffer.copy_(value)
+    for (_, owner, name), value in zip(f.buffers, kept, strict=True):
+        getattr(owner, name).copy_(value)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dure.oracles.pytorch import losses
-from dure.oracles.pytorch.functional import Functional
+from dure.oracles.pytorch.functional import Functional, foreign_states
 
 
 class Together:
@@ -40,11 +40,23 @@ class Together:
         given = [c[torch.stack([rows, rows])] for c in (inputs, targets)]
         weights = torch.full((2, batch), 1 / batch)
         y = torch.cat([p.detach().reshape(-1) for p in self._f.parameters]).expand(2, -1).clone()
+        before = foreign_states()
         try:
-            return bool(torch.isfinite(self.gradients(y, given, weights)[1]).all())
+            if not self._separable(*(c[0] for c in given)):
+                return False
+            finite = torch.isfinite(self.gradients(y, given, weights)[1]).all()
+            # A graph would repeat what Python's or NumPy's generators said once.
+            return bool(finite) and foreign_states() == before
         except Exception:
             self._graphs.clear()
             return False
+
+    def _separable(self, inputs: Tensor, targets: Tensor) -> bool:
+        if isinstance(self._loss, str):
+            return True
+        with torch.no_grad():
+            separable: bool = self._loss.separable(self.functional.forward(inputs.clone()), targets)
+        return separable
 
     @staticmethod
     def room(active: int, clients: int) -> int:
