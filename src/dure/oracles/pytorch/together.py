@@ -75,7 +75,8 @@ class Together:
         """
         key = (len(y), *(tuple(c.shape[1:]) for c in batch))
         if key not in self._graphs:
-            self._graphs[key] = self._traced(y, batch, weights)
+            # On copies: tracing runs the module, which may change its inputs.
+            self._graphs[key] = self._traced(y.clone(), [c.clone() for c in batch], weights)
         found: tuple[list[Tensor], Tensor] = self._graphs[key](self._f.views(y), *batch, weights)
         return found
 
@@ -95,7 +96,7 @@ class Together:
         all_clients = vmap(grad_and_value(loss))
         traced: Any = make_fx(all_clients)(f.views(y), *batch, weights)
         _shorten(traced)
-        return _scripted(traced, f.views(y), [*batch, weights])
+        return _scripted(traced, f.views(y), [*(c.clone() for c in batch), weights])
 
 
 def _shorten(traced: Any) -> None:
