@@ -156,7 +156,10 @@ def test_aggregation_and_channel_know_arrays_only() -> None:
 
 
 def test_nothing_draws_from_a_global_generator() -> None:
+    """One place touches them: it seeds what a user's PyTorch module may draw from."""
     for path in SOURCE.rglob("*.py"):
+        if path == SOURCE / "oracles" / "pytorch" / "functional.py":
+            continue
         text = path.read_text()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("np.random", "numpy.random"):
