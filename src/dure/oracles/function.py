@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from dure.errors import ConfigError
 from dure.oracles import metrics as m
-from dure.oracles.host.bridge import Handle, ask
+from dure.oracles.host.bridge import Handle, ask, shape
 from dure.oracles.host.function import FunctionHost, Predict, Shape, Train
 from dure.oracles.host.pool import forget_with, pool
 from dure.oracles.layout import Layout, Variables
@@ -55,8 +54,8 @@ def oracle(
     for what, function in (("train", train), ("predict", predict)):
         if not (callable(function) or (what == "predict" and function is None)):
             raise ConfigError(f"{what}={function!r} is not a function.")
-    shape, variables = _shape_of(init)
-    host = FunctionHost(train, predict, shape)
+    form, variables = _shape_of(init)
+    host = FunctionHost(train, predict, form)
     layout = Layout.of(variables, tie=False)
     outside = FunctionOutside(host, layout, Handle(host), predict, predict is not None)
     called = name or str(getattr(train, "__name__", "function"))
@@ -79,11 +78,11 @@ def _shape_of(init: Any) -> tuple[Shape, Variables]:
             "init must hold the parameters as float arrays: a dict or a list of them, or one array; it holds "
             f"{', '.join(str(a.dtype) for a in arrays) or 'nothing'}."
         )
-    shape = Shape(kind, names, tuple(a.shape for a in arrays), tuple(a.dtype.str for a in arrays))
+    form = Shape(kind, names, tuple(a.shape for a in arrays), tuple(a.dtype.str for a in arrays))
     # Names that sort in the order of the vector.
     width = len(str(len(arrays)))
     keys = [str(n) if kind == "dict" else f"{i:0{width}}" for i, n in enumerate(names)]
-    return shape, Variables({k: np.asarray(a, np.float32) for k, a in zip(keys, arrays, strict=True)})
+    return form, Variables({k: np.asarray(a, np.float32) for k, a in zip(keys, arrays, strict=True)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +110,9 @@ class FunctionOutside(Outside):
         forget_with(host)
         return replace(self, host=host, handle=Handle(host))
 
-    def prepare(self) -> None:
+    def prepare(self, devices: int) -> None:
         """See `Outside`."""
-        pool().prepare(self.host)
+        pool().prepare(self.host, devices)
 
     def solve(
         self,
@@ -137,7 +136,7 @@ class FunctionOutside(Outside):
             "start": arrays["start"], "row": client.start, "size": client.size, "key": client.key,
             "client": client.client, "round": shared.round,
         }  # fmt: skip
-        wanted = {"w": _f32((shared.layout.size,)), "loss": _f32(())}
+        wanted = {"w": shape((shared.layout.size,)), "loss": shape(())}
         found = ask(self.handle, Train(), given, wanted)
         return found["w"], found["loss"], shared.floats, shared.ints
 
@@ -148,7 +147,7 @@ class FunctionOutside(Outside):
             "Use FedAvg or a server optimizer."
         )
 
-    def failed(self) -> list[Any]:
+    def failed(self, task: Any) -> list[Any]:
         """See `Outside`."""
         return self.handle.taken()
 
@@ -169,7 +168,7 @@ class FunctionOutside(Outside):
             )
         w = self.layout.flatten_params(variables.params)
         inputs = jnp.asarray(inputs)
-        outputs = _f32((inputs.shape[0], *self._shape_for(inputs)))
+        outputs = shape((inputs.shape[0], *self._shape_for(inputs)))
         return ask(self.handle, Predict(), {"w": w, "inputs": inputs}, {"outputs": outputs})["outputs"], {}
 
     def _shape_for(self, inputs: Any) -> tuple[int, ...]:
@@ -185,7 +184,3 @@ class FunctionOutside(Outside):
                 )
             self._outputs[key] = tuple(found[1:])
         return self._outputs[key]
-
-
-def _f32(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -24,12 +24,13 @@ class Outside:
 
     Attributes:
         frozen: tensors by name that are neither trained nor sent; they belong to the model's state dict.
-        failures: what has gone wrong outside and wasn't looked at yet.
+        predicts: whether `Model.apply` can be asked for outputs.
+        measured: whether schedules may be tried out on the first round's work.
     """
 
     frozen: Mapping[str, Any]
-    predicts: bool = True  # whether `Model.apply` can be asked for outputs
-    measured: bool = True  # whether schedules may be tried out on the first round's work
+    predicts: bool = True
+    measured: bool = True
 
     def loss(self, loss: Any) -> Any:
         """A task's loss, (outputs, targets) → (B,), as JAX can call it."""
@@ -39,8 +40,8 @@ class Outside:
         """For a task on these training rows (n, …) and this layout of the parameters."""
         raise NotImplementedError
 
-    def prepare(self) -> None:
-        """Start what will be asked, without waiting for it."""
+    def prepare(self, devices: int) -> None:
+        """Start what so many devices will ask, without waiting for it."""
 
     def solve(
         self,
@@ -68,8 +69,8 @@ class Outside:
         """The optimizer's displacement per unit of constant gradient, or None if JAX knows the optimizer."""
         raise NotImplementedError
 
-    def failed(self) -> list[Any]:
-        """Failures (client or None, stage, message, trace) since this was last asked."""
+    def failed(self, task: Any) -> list[Any]:
+        """Failures in the task's model and loss (client or None, stage, message, trace) since this was last asked."""
         raise NotImplementedError
 
 

@@ -69,7 +69,7 @@ class RoundInputs(NamedTuple):
     facts: Facts
 
 
-def sizes_of(data: Any, settings: Settings, batch_statistics: bool) -> Sizes:
+def sizes_of(data: Any, settings: Settings, batch_statistics: bool, spread: bool = False) -> Sizes:
     """The shapes for a data set: from its largest and its mean client, once."""
     largest = int(np.diff(data.offsets).max())
     typical = -(-data.examples // max(data.clients, 1))
@@ -79,7 +79,7 @@ def sizes_of(data: Any, settings: Settings, batch_statistics: bool) -> Sizes:
     batch = min(work.batch_size, all_rows) if work.batch_size else (all_rows if batch_statistics else 0)
     whole = batch == 0 or largest <= batch
     one_step = work.steps == 1 or (work.steps is None and work.epochs == 1 and whole)
-    return Sizes(batch, min(max(bucket(typical), 8), 128), one_step)
+    return Sizes(batch, min(max(bucket(typical), 8), 128), one_step, spread)
 
 
 def plan_round(

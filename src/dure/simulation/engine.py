@@ -65,13 +65,13 @@ class Engine:
         self.layout = Layout.of(start, private=algorithm.private_patterns)
         self.task = task = bound(task, data, self.layout)
         if task.model.outside is not None and not settings.eager:
-            task.model.outside.prepare()
+            task.model.outside.prepare(self.mesh.size)
         self.columns = put_columns(task, data, self.mesh)
         check_batches(task, data, settings)
         if not settings.eager:
             check_model(task, data, start)
-        self.sizes = sizes_of(data, settings, bool(self.layout.buffer_size or self.layout.counter_size))
-        self.sizes = self.sizes._replace(spread=task.model.outside is not None)
+        statistics = bool(self.layout.buffer_size or self.layout.counter_size)
+        self.sizes = sizes_of(data, settings, statistics, spread=task.model.outside is not None)
         self._structures, self.numbers = self._take_numbers()
         self.model, at_first = self._begin(start)
         self._client_state = client_state_shape(algorithm, *at_first)

@@ -105,7 +105,7 @@ class Loop:
             record |= {f"test_{k}": v for k, v in self.central.totals(central).items()}
         if own is not None:
             record |= self._clients(engine.round, own)
-        check(engine.task, engine.round, engine.data)
+        check(engine.task, engine.round, engine.data, engine.settings.client_errors)
         if result is not None:
             self.writer.participation(result.round, participation(result))
         self.writer.round(record)

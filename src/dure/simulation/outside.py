@@ -20,7 +20,7 @@ def bound(task: Task, data: Any, layout: Layout) -> Task:
 
 def failed(task: Task) -> list[Any]:
     """What has failed outside since this was last asked."""
-    return [] if task.model.outside is None else task.model.outside.failed()
+    return [] if task.model.outside is None else task.model.outside.failed(task)
 
 
 def client_error(failures: Sequence[Any], round: int, data: Any) -> RunError:
@@ -38,13 +38,13 @@ def client_error(failures: Sequence[Any], round: int, data: Any) -> RunError:
     return error
 
 
-def check(task: Task, round: int, data: Any) -> None:
-    """Nothing may have failed outside, such as an evaluation.
+def check(task: Task, round: int, data: Any, client_errors: str = "raise") -> None:
+    """Nothing may have failed outside, such as an evaluation; with "set aside" single clients' work may have.
 
     Raises:
         RunError: something has.
     """
-    failures = failed(task)
+    failures = [f for f in failed(task) if f.client is None or client_errors == "raise"]
     if failures:
         raise client_error(failures, round, data)
 

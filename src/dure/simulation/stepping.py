@@ -51,7 +51,8 @@ class Simulation:
             RunError: a client's work outside JAX raised an error.
         """
         self.engine.block()
-        check(self.engine.task, self.engine.round, self.engine.data)
+        engine = self.engine
+        check(engine.task, engine.round, engine.data, engine.settings.client_errors)
 
     @in_32_bits
     def params(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dure.errors import RunError
+from dure.errors import ConfigError, RunError
 from dure.oracles.host.channel import Arena, lay_out
 from dure.oracles.host.pool import Pool
 
@@ -100,6 +100,40 @@ def test_a_question_that_kills_its_workers_is_given_up(pool: Pool) -> None:
     ):
         ask(pool, "die")
     assert ask(pool, "double", [1.0])[1][0] == 2  # and the next question finds another worker
+
+
+def test_an_interrupted_question_leaves_no_answer_for_the_next(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between question and answer: the late answer must not be taken for another question's."""
+
+    def interrupted(_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dure.oracles.host.channel.receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ask(pool, "double", [1.0])
+    assert ask(pool, "fail", [5.0])[0][0][1] == "ValueError: as told"
+    assert ask(pool, "double", [5.0])[1][0] == 10
+
+
+def test_what_cannot_be_sent_is_refused_and_costs_no_worker(pool: Pool) -> None:
+    import threading
+
+    host = Doubler(4)
+    host.lock = threading.Lock()  # type: ignore[attr-defined]
+    host.__class__ = Unsendable
+    with pytest.raises(ConfigError, match=r"can't be sent to worker processes: TypeError.*lock"):
+        pool.prepare(host, 1)
+    assert ask(pool, "double", [2.0])[1][0] == 4
+
+
+class Unsendable(Doubler):
+    """Sends all that it has."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
 
 
 def test_what_cannot_be_read_there_is_an_error_and_no_crash(pool: Pool) -> None:

@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 import torch
 from torch import nn
@@ -340,12 +341,16 @@ def test_an_optimizer_that_looks_at_whole_tensors_is_refused(factory: Any, messa
 
 
 def test_a_schedule_is_any_function_of_the_step() -> None:
+    """Python's `if` on the step's number, against optax's steps: 0.2, 0.2, 0.05, …; also where `gain` is asked for."""
+
     def drops(step: int) -> float:
         return 0.2 if step < 2 else 0.05
 
     by_torch = dure.Optimizer(torch.optim.SGD, {"lr": drops})
+    by_optax = dure.sgd(optax.piecewise_constant_schedule(0.2, {2: 0.25}))
     for algorithm in (dure.FedAvg(), dure.FedNova()):
-        trained(network(nn.Tanh()), algorithm, optimizer=by_torch)
+        found = [trained(network(nn.Tanh()), algorithm, optimizer=o) for o in (by_torch, by_optax)]
+        same(found[0], found[1], atol=1e-6)
 
 
 # ----- what goes wrong ------------------------------------------------------------------------------------------
@@ -435,6 +440,21 @@ def test_a_loss_of_another_shape_is_refused() -> None:
     engine = make_engine(dure.FedAvg(), task, DATA, **LOCAL)
     with pytest.raises(dure.RunError, match=r"wrong_loss returned shape \(1, 1\)"):
         engine.collect(engine.launch())
+
+
+class Moody:
+    """A loss that fails on examples one by one, as evaluation asks for them."""
+
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if len(outputs) == 1:
+            raise ValueError("not alone")
+        return nn.functional.cross_entropy(outputs, targets)
+
+
+def test_a_loss_that_fails_in_evaluation_is_never_silent() -> None:
+    task = dure.Task(dure.Model.from_torch(network(nn.Tanh())), Moody())
+    with pytest.raises(dure.RunError, match="ValueError: not alone"):
+        dure.simulate(dure.FedAvg(), task, DATA.split(0.4), rounds=1, **{**LOCAL, "batch_size": 20})
 
 
 def test_a_worker_killed_between_rounds_changes_nothing() -> None:

@@ -15,6 +15,13 @@ from dure.errors import RunError
 from dure.oracles.host import worker
 from dure.oracles.host.pool import pool
 
+FLOAT = jnp.float32
+
+
+def shape(shape: tuple[int, ...], dtype: Any = FLOAT) -> jax.ShapeDtypeStruct:
+    """What is wanted of an answer."""
+    return jax.ShapeDtypeStruct(shape, dtype)
+
 
 @dataclass(frozen=True)
 class Failure:

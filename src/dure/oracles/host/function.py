@@ -1,6 +1,5 @@
 """What a worker answers about clients whose local work is a plain Python function."""
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from dure.errors import ConfigError
-from dure.oracles.host.channel import Arena, SharedColumns
+from dure.oracles.host.base import Host
 from dure.oracles.host.worker import failure
 
 Arrays = Mapping[str, np.ndarray]
-_numbers = itertools.count(1 << 30)  # apart from other hosts' numbers
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Shape:
         return np.concatenate(flat)
 
 
-class FunctionHost:
+class FunctionHost(Host):
     """A function that trains, and one that predicts.
 
     Args:
@@ -94,25 +92,8 @@ class FunctionHost:
         shape: Shape,
         columns: Arrays | None = None,
     ):
-        self.number = next(_numbers)
-        self.train, self.predict, self.shape, self._columns = train, predict, shape, columns
-        self._shared: SharedColumns | None = None
-
-    def shared_columns(self) -> tuple[Any, int, Arena | None]:
-        """(places, bytes, memory) of the columns, copied there once; (None, 0, None) without columns."""
-        if self._columns is None:
-            return None, 0, None
-        if self._shared is None:
-            self._shared = SharedColumns.of(self._columns)
-        return self._shared.places, self._shared.memory.size, self._shared.memory
-
-    def bind(self, columns: Arrays) -> None:
-        """Read clients' rows from these columns."""
-        self._columns = columns
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: not the columns, which it finds in shared memory."""
-        return {**self.__dict__, "_columns": None, "_shared": None}
+        super().__init__(columns)
+        self.train, self.predict, self.shape = train, predict, shape
 
     def answer(self, job: Any, given: Arrays, wanted: Arrays) -> list[Any]:
         """Answer for each row of what is given; `worker.failure` of each client that raised."""
@@ -128,12 +109,12 @@ class FunctionHost:
         return failures
 
     def _one_client(self, given: Arrays, wanted: Arrays, k: int) -> None:
-        assert self._columns is not None
+        assert self.columns is not None
         start, size = int(given["row"]), int(given["size"])
         if not size:
             wanted["w"][k], wanted["loss"][k] = given["start"], 0
             return
-        data = {name: column[start : start + size] for name, column in self._columns.items()}
+        data = {name: column[start : start + size] for name, column in self.columns.items()}
         for rows in data.values():  # all workers have these in memory together
             rows.flags.writeable = False
         words = given["key"].astype(np.uint64)

@@ -66,19 +66,13 @@ class Worker:
             wanted[name][...] = self._memory.array(place)
         return failures
 
-    def introduce(self, host: Any) -> None:
-        """Let the process get to know a host, once."""
+    def introduce(self, host: Any, content: bytes | None = None) -> None:
+        """Let the process get to know a host, once; `content` is what `pickled` makes of it."""
         if host.number in self._knows:
             return
         for number in self._knows & _forgotten:
             self.forget(number)
-        try:
-            content = cloudpickle.dumps(host)
-        except Exception as error:
-            raise ConfigError(
-                f"The model can't be sent to worker processes: {type(error).__name__}: {error}. eager=True trains it "
-                "in this process."
-            ) from error
+        content = content or pickled(host)
         places, size, columns = host.shared_columns()
         channel.send(self._socket, ("host", host.number, content, places, size))
         if places is not None:
@@ -142,7 +136,10 @@ class Pool:
             except (EOFError, ConnectionError):
                 died.append(self._gone(worker))
             except BaseException:
-                self._free.put(worker)
+                # Interrupted between question and answer: its answer would be taken for the next question's.
+                if worker is not None:
+                    worker.process.kill()
+                self._gone(worker)
                 raise
         how = ", ".join(f"signal {-status}" if status < 0 else f"exit status {status}" for status in died)
         raise RunError(
@@ -150,12 +147,20 @@ class Pool:
             "code: try eager=True, which asks in this process, or fewer devices."
         )
 
-    def prepare(self, host: Any) -> None:
-        """Start the workers and let them get to know a host, without waiting for them."""
-        for worker in self._all():
+    def prepare(self, host: Any, count: int) -> None:
+        """Start so many workers and let them get to know a host, without waiting for them.
+
+        Raises:
+            ConfigError: it can't be sent to another process.
+        """
+        content = pickled(host)
+        for i, worker in enumerate(self._all()):
+            if i >= count:
+                self._free.put(worker)
+                continue
             try:
                 worker = worker or self._new()
-                worker.introduce(host)
+                worker.introduce(host, content)
                 self._free.put(worker)
             except (EOFError, ConnectionError):
                 self._gone(worker)
@@ -196,6 +201,22 @@ class Pool:
             worker = self._living.pop()
             worker.process.kill()
             worker.close()
+
+
+def pickled(host: Any) -> bytes:
+    """A host on its way to another process.
+
+    Raises:
+        ConfigError: something in it can't be sent.
+    """
+    try:
+        content: bytes = cloudpickle.dumps(host)
+    except Exception as error:
+        raise ConfigError(
+            f"The model can't be sent to worker processes: {type(error).__name__}: {error}. eager=True trains it "
+            "in this process."
+        ) from error
+    return content
 
 
 def forget_with(host: Any) -> None:

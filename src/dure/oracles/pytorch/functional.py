@@ -3,7 +3,7 @@
 import hashlib
 import random
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -143,15 +143,20 @@ class Functional:
 
     def represent(self, inputs: Tensor) -> Tensor:
         """What goes into the submodule that `Options.features` names, (B, p)."""
-        assert self.options.features is not None
-        seen: list[Tensor] = []
-        part = self.module.get_submodule(self.options.features)
-        hook = part.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-        try:
-            self.forward(inputs)
-        finally:
-            hook.remove()
-        return seen[0].flatten(1)
+        return represented(self.module, self.options, lambda: self.forward(inputs))
+
+
+def represented(module: nn.Module, options: Options, run: Callable[[], Any]) -> Tensor:
+    """What goes into the submodule that `Options.features` names while `run` runs the module, (B, p)."""
+    assert options.features is not None
+    seen: list[Tensor] = []
+    part = module.get_submodule(options.features)
+    hook = part.register_forward_pre_hook(lambda _, given: seen.append(given[0].flatten(1)))
+    try:
+        run()
+    finally:
+        hook.remove()
+    return seen[0]
 
 
 def as_inputs(module: nn.Module, inputs: Tensor) -> Tensor:

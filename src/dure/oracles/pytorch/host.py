@@ -1,6 +1,5 @@
 """What a worker (or this process) answers about clients whose model is a PyTorch module."""
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dure.oracles.host.channel import Arena, SharedColumns
+from dure.oracles.host.base import Host
 from dure.oracles.host.worker import failure
 from dure.oracles.pytorch import solver
 from dure.oracles.pytorch.functional import Functional, as_tensor, put_buffers, seeded, take_buffers
 from dure.oracles.pytorch.rules import Path, follow
 
-_numbers = itertools.count()
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -34,7 +32,7 @@ class Pass:
     features: bool
 
 
-class TorchHost:
+class TorchHost(Host):
     """A module, and the columns that its clients read.
 
     Args:
@@ -51,34 +49,15 @@ class TorchHost:
         names: tuple[str, str] = ("", ""),
         loss: Any = None,
     ):
-        self.number = next(_numbers)
+        super().__init__(columns)
         self._make, self._names, self.loss = functional, names, loss
         self._functional: Functional | None = None
-        self._columns = columns
         self._tensors: dict[str, Tensor] = {}
-        self._shared: SharedColumns | None = None
         self.known: dict[Any, Any] = {}
 
-    # ----- on its way to a worker ---------------------------------------------------------------------
-
-    def shared_columns(self) -> tuple[Any, int, Arena | None]:
-        """(places, bytes, memory) of the columns, copied there once; (None, 0, None) without columns."""
-        if self._columns is None:
-            return None, 0, None
-        if self._shared is None:
-            self._shared = SharedColumns.of(self._columns)
-        return self._shared.places, self._shared.memory.size, self._shared.memory
-
-    def bind(self, columns: Arrays) -> None:
-        """Read clients' rows from these columns."""
-        self._columns = columns
-
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: not the columns, which it finds in shared memory."""
-        return {
-            "number": self.number, "_make": self._make, "_names": self._names, "loss": self.loss, "known": {},
-            "_functional": None, "_columns": None, "_tensors": {}, "_shared": None,
-        }  # fmt: skip
+        """See `Host`; the module is made where it is used."""
+        return {**super().__getstate__(), "_functional": None, "_tensors": {}, "known": {}}
 
     # ----- answers ------------------------------------------------------------------------------------
 
@@ -93,14 +72,14 @@ class TorchHost:
         """The input (0) or target (1) column as a tensor on the module's device."""
         name = self._names[which]
         if name not in self._tensors:
-            assert self._columns is not None
-            tensor = as_tensor(self._columns[name])
+            assert self.columns is not None
+            tensor = as_tensor(self.columns[name])
             # Labels as PyTorch wants them, once and not at every step.
             labels = which == 1 and not tensor.is_floating_point()
             self._tensors[name] = (tensor.long() if labels else tensor).to(self.functional.options.device)
         return self._tensors[name]
 
-    def answer(self, job: Any, given: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> list[Any]:
+    def answer(self, job: Any, given: Arrays, wanted: Arrays) -> list[Any]:
         """Answer for each row of what is given; `worker.failure` of each client that raised."""
         if isinstance(job, Pass):
             rows = next(iter(wanted.values())).shape[0]

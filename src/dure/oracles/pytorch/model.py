@@ -1,9 +1,7 @@
-"""A PyTorch module as a `Model`: pure functions for JAX that ask PyTorch, and the solver that it has itself."""
+"""A PyTorch module as a `Model`: pure functions for JAX that ask PyTorch."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,22 +14,13 @@ from jaxtyping import Array, PyTree
 from torch import nn
 
 from dure.errors import ConfigError
-from dure.oracles.host.bridge import Handle, ask
-from dure.oracles.host.pool import forget_with, pool
+from dure.oracles.host.bridge import FLOAT, Handle, ask, shape
 from dure.oracles.layout import Layout, Variables
-from dure.oracles.metrics import sigmoid_cross_entropy, softmax_cross_entropy, squared_error
-from dure.oracles.model import Model, Outside
-from dure.oracles.optimizer import Optimizer, is_sgd
-from dure.oracles.problem import ClientPlan, Shared
-from dure.oracles.pytorch import losses
-from dure.oracles.pytorch.chunk import Solve
-from dure.oracles.pytorch.functional import Form, Functional, Options, Piece, as_inputs, one_tensor
+from dure.oracles.model import Model
+from dure.oracles.pytorch.functional import Functional, Options, as_inputs, one_tensor, represented
 from dure.oracles.pytorch.host import Pass, TorchHost
-from dure.oracles.pytorch.rules import Path, Rule, check_elementwise, is_linear
+from dure.oracles.pytorch.outside import TorchOutside, form_of
 from dure.oracles.tensors import Entry
-
-_OWN = {f: f.__name__ for f in (softmax_cross_entropy, sigmoid_cross_entropy, squared_error)}
-_FLOAT = jnp.float32
 
 
 def torch_model(module: Any, name: str | None, options: Options) -> Model:
@@ -136,14 +125,6 @@ def _check_features(module: nn.Module, name: str) -> None:
         )
 
 
-def form_of(layout: Layout) -> Form:
-    """The layout for where JAX is not."""
-    stored = tuple(
-        Piece(e.name, e.shape, e.group, e.start, e.stop) for e in layout.entries if e.tied_to is None
-    )
-    return Form(stored, layout.size, layout.buffer_size, layout.counter_size)
-
-
 def _stored(layout: Layout) -> list[Entry]:
     return [e for e in layout.params if e.tied_to is None]
 
@@ -152,7 +133,7 @@ def _vectors(layout: Layout, variables: Variables) -> tuple[tuple[Array, ...], A
     """(stored tensors in float32, float buffers, counters)."""
     leaves = dict(zip((e.name for e in layout.params), jax.tree.leaves(variables.params), strict=True))
     floats, ints = layout.flatten_buffers(variables.buffers)
-    return tuple(jnp.asarray(leaves[e.name], _FLOAT) for e in _stored(layout)), floats, ints
+    return tuple(jnp.asarray(leaves[e.name], FLOAT) for e in _stored(layout)), floats, ints
 
 
 class _Shapes:
@@ -173,14 +154,13 @@ class _Shapes:
             whole = not jnp.issubdtype(inputs.dtype, jnp.floating)
             example = torch.zeros((2, *inputs.shape[1:]), dtype=torch.long if whole else torch.float32)
             self._module.eval()
-            seen: list[Any] = []
-            if features:
-                assert self._options.features is not None
-                part = self._module.get_submodule(self._options.features)
-                hook = part.register_forward_pre_hook(lambda _, given: seen.append(given[0].flatten(1)))
+
+            def run() -> Any:
+                return self._module(as_inputs(self._module, example))
+
             try:
                 with torch.no_grad():
-                    found = self._module(as_inputs(self._module, example))
+                    found = represented(self._module, self._options, run) if features else run()
             except Exception as error:
                 hint = ". Whole numbers reach it as int64: make the column float32 if they are no indices."
                 shape = ", ".join(["B", *map(str, inputs.shape[1:])])
@@ -188,9 +168,6 @@ class _Shapes:
                     f"{type(self._module).__name__} fails on inputs of shape ({shape}) and dtype {inputs.dtype}: "
                     f"{type(error).__name__}: {error}" + (hint if whole else "")
                 ) from error
-            if features:
-                hook.remove()
-                found = seen[0]
             found = one_tensor(self._module, found)
             if found.shape[:1] != (2,):
                 raise ConfigError(
@@ -217,9 +194,9 @@ def _function(handle: Handle, layout: Layout, shapes: _Shapes, train: bool, feat
     def run(tensors: Any, floats: Array, ints: Array, inputs: Array, mask: Any, key: Any) -> Any:
         outputs = (inputs.shape[0], *shapes.of(inputs, features))
         wanted = {
-            "outputs": _shape(outputs),
-            "floats": _shape(floats.shape),
-            "ints": _shape(ints.shape, jnp.int32),
+            "outputs": shape(outputs),
+            "floats": shape(floats.shape),
+            "ints": shape(ints.shape, jnp.int32),
         }
         found = ask(
             handle, Pass(False, train, features), given(tensors, floats, ints, inputs, mask, key), wanted
@@ -230,7 +207,7 @@ def _function(handle: Handle, layout: Layout, shapes: _Shapes, train: bool, feat
         return run(*arguments), arguments
 
     def backward(arguments: Any, cotangents: Any) -> Any:
-        wanted = {"g:" + e.name: _shape(e.shape) for e in entries}
+        wanted = {"g:" + e.name: shape(e.shape) for e in entries}
         values = given(*arguments) | {"cotangent": cotangents[0]}
         found = ask(handle, Pass(True, train, features), values, wanted)
         gradients = tuple(found.get("g:" + e.name, jnp.zeros(e.shape)) for e in entries)
@@ -238,202 +215,3 @@ def _function(handle: Handle, layout: Layout, shapes: _Shapes, train: bool, feat
 
     run.defvjp(forward, backward)
     return run
-
-
-def _shape(shape: tuple[int, ...], dtype: Any = _FLOAT) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-
-# ----- the solver -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class TorchOutside(Outside):
-    """PyTorch's own local solver; see `Outside`."""
-
-    module: nn.Module
-    options: Options
-    handle: Handle
-    frozen: Mapping[str, np.ndarray]
-    host: Handle | None = None
-    _bound: dict[Any, Any] = field(default_factory=dict)
-
-    def loss(self, loss: Any) -> Any:
-        """See `Outside`."""
-        if loss in _OWN or isinstance(loss, TorchLoss):
-            return loss
-        return TorchLoss(loss)
-
-    def bind(self, task: Any, columns: Mapping[str, np.ndarray], layout: Layout) -> "TorchOutside":
-        """See `Outside`."""
-        names = (task.input, task.target)
-        loss = _OWN.get(task.loss) or task.loss.given
-        key = (tuple(id(columns[n]) for n in names), names, loss, layout)
-        if key not in self._bound:
-            self._bound.clear()
-            kept = {n: np.asarray(columns[n]) for n in names}
-            make = partial(Functional, self.module, form_of(layout), self.options)
-            host = TorchHost(make, kept, names, loss)
-            forget_with(host)
-            bound = replace(self, host=Handle(host, here=self.handle.here))
-            self._bound[key] = (bound, columns)
-        found: TorchOutside = self._bound[key][0]
-        return found
-
-    def prepare(self) -> None:
-        """See `Outside`."""
-        if self.host is not None and not self.host.here:
-            pool().prepare(self.host.host)
-
-    def solve(
-        self,
-        shared: Shared,
-        client: ClientPlan,
-        arrays: Mapping[str, Array],
-        factor: Any,
-        repeats: int,
-        train: str | None,
-    ) -> Any:
-        """See `Outside`."""
-        optimizer = shared.optimizer
-        rule = rule_of(optimizer)
-        if self.host is None or rule is None:
-            return None
-        if rule.factory is not None:
-            check_elementwise(rule, _plain(_values(rule, optimizer)))
-        d, shared_size = shared.layout.size, shared.layout.shared_size
-        span = {None: (0, d), "shared": (0, shared_size), "private": (shared_size, d)}[train]
-        job = Solve(shared.batch_size, repeats, rule, span, "prox" in arrays)
-        given = dict(arrays) | self._numbers(rule, shared, factor, shared.max_steps * repeats)
-        given |= {
-            "prox": jnp.asarray(arrays.get("prox", 0.0), _FLOAT), "steps": client.steps, "row": client.start,
-            "size": client.size, "client": client.client, "key": client.key, "floats": shared.floats,
-            "ints": shared.ints,
-        }  # fmt: skip
-        if shared.batch_size:
-            given |= {"first": client.first, "order": shared.order}
-        layout = shared.layout
-        wanted = {"w": _shape((d,)), "loss": _shape(()), "floats": _shape((layout.buffer_size,))}
-        found = ask(self.host, job, given, wanted | {"ints": _shape((layout.counter_size,), jnp.int32)})
-        floats, ints = found.get("floats", shared.floats), found.get("ints", shared.ints)
-        return found["w"], found["loss"], floats, ints
-
-    def failed(self) -> list[Any]:
-        """See `Outside`."""
-        handles = [self.handle] if self.host is None else [self.handle, self.host]
-        return [failure for handle in handles for failure in handle.taken()]
-
-    def gain(self, shared: Shared, prox: Any, factor: Any, steps: Array, longest: int) -> Any:
-        """See `Outside`."""
-        rule = rule_of(shared.optimizer)
-        if rule is None or rule.factory is None:
-            return None
-        values = [
-            0.1 if isinstance(v, jax.core.Tracer) else float(v) for v in _values(rule, shared.optimizer)
-        ]
-        if not is_linear(rule, values):
-            raise ConfigError(
-                "This method divides by the displacement per unit of gradient (`gain`), which the local optimizer "
-                f"{rule.factory.__name__} does not have: its steps are not linear in the gradients. Use dure.sgd(…) or "
-                "torch.optim.SGD."
-            )
-        given = self._numbers(rule, shared, factor, longest)
-        given |= {"prox": jnp.asarray(prox, _FLOAT), "steps": steps}
-        return ask(self.handle, Path(rule), given, {"gain": _shape(())})["gain"]
-
-    def _numbers(self, rule: Rule, shared: Shared, factor: Any, longest: int) -> dict[str, Any]:
-        scale = shared.optimizer.scale(shared.round)
-        values = [jnp.asarray(v, _FLOAT) for v in _values(rule, shared.optimizer)]
-        given = {"factor": jnp.asarray(scale, _FLOAT) * jnp.asarray(factor, _FLOAT)}
-        given["numbers"] = jnp.stack(values) if values else jnp.zeros(1, _FLOAT)
-        if rule.scheduled:
-            schedule = shared.optimizer.arguments[_rate_name(rule)]
-            with jax.ensure_compile_time_eval():  # a function of an ordinary number, Python's or optax's
-                rates = [float(schedule(s)) for s in range(longest)]
-            given["rates"] = jnp.asarray(rates, _FLOAT)
-        return given
-
-
-def rule_of(optimizer: Optimizer) -> Rule | None:
-    """How PyTorch makes this optimizer's steps; None for an optax transformation that it doesn't know."""
-    factory: Any = optimizer.factory
-    if is_sgd(optimizer):
-        factory = None
-    elif not (inspect.isclass(factory) and issubclass(factory, torch.optim.Optimizer)):
-        return None
-    arguments = dict(optimizer.arguments)
-    rate = "learning_rate" if factory is None else "lr"
-    scheduled = callable(arguments.get(rate))
-    if scheduled:
-        del arguments[rate]
-    numbers = tuple(n for n, v in arguments.items() if isinstance(v, float | np.floating | jax.Array))
-    fixed = tuple(
-        (n, tuple(v) if isinstance(v, list) else v) for n, v in arguments.items() if n not in numbers
-    )
-    return Rule(factory, numbers, fixed, scheduled)
-
-
-def _plain(values: list[Any]) -> tuple[float, ...]:
-    """Values with ordinary numbers where they are traced: what kind of optimizer it is doesn't depend on them."""
-    return tuple(0.1 if isinstance(v, jax.core.Tracer) else float(v) for v in values)
-
-
-def _rate_name(rule: Rule) -> str:
-    return "learning_rate" if rule.factory is None else "lr"
-
-
-def _values(rule: Rule, optimizer: Optimizer) -> list[Any]:
-    return [optimizer.arguments[name] for name in rule.numbers]
-
-
-# ----- the user's loss ------------------------------------------------------------------------------------
-
-
-class TorchLoss:
-    """A PyTorch loss for a `Task`: JAX asks PyTorch for each example's loss and its gradient."""
-
-    def __init__(self, loss: Any):
-        self.given = losses.Given(loss)
-        self.__name__ = self.given.name
-        self._run = _loss_function(Handle(LossHost(self.given), here=True))
-
-    def __call__(self, outputs: Array, targets: Array) -> Array:
-        """The loss of each example, (B,)."""
-        found: Array = self._run(outputs, targets)
-        return found
-
-
-def _loss_function(handle: Handle) -> Any:
-    @jax.custom_vjp
-    def run(outputs: Array, targets: Array) -> Array:
-        given = {"outputs": outputs, "targets": targets}
-        return ask(handle, "value", given, {"losses": _shape(outputs.shape[:1])})["losses"]
-
-    def forward(outputs: Array, targets: Array) -> Any:
-        return run(outputs, targets), (outputs, targets)
-
-    def backward(kept: Any, cotangent: Array) -> Any:
-        given = {"outputs": kept[0], "targets": kept[1], "cotangent": cotangent}
-        return ask(handle, "gradient", given, {"g": _shape(kept[0].shape)})["g"], None
-
-    run.defvjp(forward, backward)
-    return run
-
-
-class LossHost:
-    """Answers about a loss alone."""
-
-    def __init__(self, given: losses.Given):
-        self._given = given
-
-    def answer(self, job: str, given: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> list[Any]:
-        """Losses of each example, or their gradient in the outputs."""
-        into = next(iter(wanted.values()))
-        for k in range(len(into)):
-            mine = {n: torch.from_numpy(np.array(a[k % len(a)])) for n, a in given.items()}
-            outputs = mine["outputs"].requires_grad_(job == "gradient")
-            found = losses.rows(self._given, outputs, mine["targets"])
-            if job == "gradient":
-                (found,) = torch.autograd.grad(found, outputs, mine["cotangent"])
-            into[k] = found.detach().numpy()
-        return []
