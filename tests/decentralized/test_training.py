@@ -290,7 +290,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> N
         long(short, resume=True, seed=4)
     with pytest.raises(RunError, match="has done 9 rounds already"):
         long(short, resume=True, rounds=7)
-    path = short / "checkpoint" / "network.safetensors"
+    path = short / "checkpoint" / "state.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))

@@ -1,7 +1,9 @@
 """The driver: what a run records, what it costs in bytes, that it is right to do it, and what is refused."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -33,6 +35,62 @@ def run(method: Method, rounds: int = 2, **keywords: Any) -> dure.Run:
 
 def flat(params: Any) -> bytes:
     return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(params))
+
+
+# ----- resumed, eager --------------------------------------------------------------------------------------
+
+
+def records(directory: Path) -> list[bytes]:
+    names = ("rounds.jsonl", "participation.jsonl", "clients.jsonl", "model.safetensors")
+    return [(directory / name).read_bytes() for name in names]
+
+
+def stopping(after: int) -> Callable[[dict[str, Any]], None]:
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == after:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.parametrize("method", [FedMD(), FedDF()], ids=["own models", "prototypes"])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(method: Method, tmp_path: Path) -> None:
+    """Cohorts of four, so that some clients come for the first time after the checkpoint and some before."""
+    keywords = {"clients_per_round": 4, "public_per_round": 40, "checkpoint_every": 2, "seed": 3}
+    keywords |= {"optimizer": dure.sgd(0.1, momentum=0.5), "evaluate_clients_every": 2}
+    run(method, 5, directory=tmp_path / "whole", **keywords)
+    for name, after in (("cut", 3), ("early", 0)):
+        with pytest.raises(KeyboardInterrupt):
+            run(method, 5, directory=tmp_path / name, on_round=stopping(after), **keywords)
+        assert dure.Run.open(tmp_path / name).state == "interrupted"
+        run(method, 5, directory=tmp_path / name, resume=True, **keywords)
+        assert records(tmp_path / name) == records(tmp_path / "whole")
+    with pytest.raises(dure.ConfigError, match="not the same experiment: seed was 3 and is 4"):
+        run(method, 5, directory=tmp_path / "cut", resume=True, **keywords | {"seed": 4})
+    with pytest.raises(dure.ConfigError, match=r"not the same experiment: public.assignment"):
+        run(method, 5, directory=tmp_path / "cut", resume=True, assignment=1 - ASSIGNMENT, **keywords)
+    with pytest.raises(dure.RunError, match="has done 5 rounds already"):
+        run(method, 4, directory=tmp_path / "cut", resume=True, **keywords)
+    with pytest.raises(dure.ConfigError, match="needs the directory"):
+        run(method, 5, resume=True)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        DSFL(),
+        pytest.param(FedMD(), marks=pytest.mark.slow),
+        pytest.param(FedDF(), marks=pytest.mark.slow),
+    ],
+    ids=["DS-FL", "FedMD", "FedDF"],
+)
+def test_eager_rounds_are_the_compiled_ones(method: Method) -> None:
+    """Without compilation the same numbers come out, but for how single operations round."""
+    few = {"data": DATA.select(np.arange(4)), "assignment": ASSIGNMENT[:4], "public": PUBLIC[:20]}
+    few |= {"steps": 2, "epochs": None, "clients_per_round": 2, "public_batch_size": 20}
+    eager, compiled = (run(method, 1, eager=e, **few) for e in (True, False))
+    for a, b in zip(jax.tree.leaves(eager.model), jax.tree.leaves(compiled.model), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 # ----- it helps --------------------------------------------------------------------------------------------

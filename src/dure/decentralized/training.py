@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dure import devices
-from dure.decentralized import checkpoint
 from dure.decentralized.base import Method
 from dure.decentralized.graph import Graph, graph_of
 from dure.decentralized.mixing import mixing_for
@@ -20,7 +20,7 @@ from dure.devices import in_32_bits
 from dure.errors import ConfigError, RunError
 from dure.oracles.layout import Variables
 from dure.oracles.task import Task
-from dure.run import Run, RunWriter, data_summary, environment
+from dure.run import Run, RunWriter, data_summary, environment, snapshot
 from dure.simulation import describe
 from dure.simulation.evaluate import Evaluation
 from dure.simulation.loop import CHECKPOINT_SECONDS
@@ -236,25 +236,33 @@ class _Loop:
             return self.network.round % self.checkpoint_every == 0
         return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
 
+    def _state(self) -> dict[str, Any]:
+        """The network's arrays by name."""
+        return {f"state/{i}": leaf for i, leaf in enumerate(jax.tree.leaves(self.network.state))}
+
     def _save(self) -> None:
         if self.writer.directory is None:
             return
-        at = checkpoint.Checkpoint(self.network.round, self.writer.positions(), self.sent)
-        checkpoint.save(self.writer.directory, self.network, at)
+        at = snapshot.Snapshot(
+            self.network.round, self.writer.positions(), {"sent": self.sent}, jax.device_get(self._state())
+        )
+        snapshot.save(self.writer.directory, at)
         self.writer.status("running", self.network.round)
         self.saved_at = time.monotonic()
 
     def _go_back(self) -> bool:
         """To the last checkpoint; False for a run that was stopped before its first one, which begins anew."""
         assert self.writer.directory is not None
-        at = checkpoint.load(self.writer.directory, self.network)
+        at = snapshot.load(self.writer.directory, self._state())
         if at is None:
             self.writer.truncate(dict.fromkeys(self.writer.positions(), 0))
             return False
         if at.round > self.rounds:
             raise RunError(f"The run has done {at.round} rounds already; rounds={self.rounds} is less.")
         self.writer.truncate(at.positions)
-        self.sent = at.sent
+        self.sent = at.counters["sent"]
+        leaves = [at.tensors[name] for name in self._state()]
+        self.network.restore(jax.tree.unflatten(jax.tree.structure(self.network.state), leaves), at.round)
         self.writer.status("running", at.round)
         return True
 

@@ -65,12 +65,22 @@ class Group:
         members: (N,) bool, whose architecture this is.
         settings: see `dure.simulation.settings`.
         columns: the training rows on the devices, if another architecture has put them there.
+        width: how many clients run together, if that was chosen before.
     """
 
-    def __init__(self, task: Task, data: Any, members: np.ndarray, settings: Settings, columns: Any = None):
+    def __init__(
+        self,
+        task: Task,
+        data: Any,
+        members: np.ndarray,
+        settings: Settings,
+        columns: Any = None,
+        width: int | None = None,
+    ):
         self.task = task
         self.ids = np.flatnonzero(members)
-        self.engine = Engine(Own(), task, data, replace(settings, sampler=Among(settings.sampler, members)))
+        mine = replace(settings, sampler=Among(settings.sampler, members))
+        self.engine = Engine(Own(), task, data, mine, width=width)
         if columns is not None and set(columns) == set(self.engine.columns):
             self.engine.columns = columns
         self.layout = self.engine.layout
@@ -110,6 +120,15 @@ class Group:
         """The clients keep these models."""
         self.engine.store.scatter(visit.facts.ids, np.asarray(jax.device_get(states))[visit.facts.seats])
         self._met[visit.facts.ids] = True
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the clients keep between rounds, for `restore`."""
+        return {"met": self._met, **self.engine.store.snapshot()}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go back to such a state."""
+        self._met = state["met"].copy()
+        self.engine.store.restore(state, 0)
 
     @property
     def size(self) -> int:

@@ -81,13 +81,15 @@ class Stand(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def compiled(it: Pass) -> Any:
-    """The jitted pass, see `_function`."""
-    return jax.jit(_function(it))
+def over_clients(it: Pass) -> Any:
+    """`f(model, numbers, lesson numbers, columns, public, given, packed, states, verdict) -> Done`.
+
+    Compiled, but in eager mode.
+    """
+    return _function(it) if it.statics.eager else jax.jit(_function(it))
 
 
 def _function(it: Pass) -> Callable[..., Done]:
-    """`f(model, numbers, lesson numbers, columns, public, given, packed, states, verdict) -> Done`."""
     one_client = {"train": _train, "mean": _speak, "digest": _digest, "average": _average}[it.kind]
     statics = it.statics
 
@@ -216,7 +218,7 @@ def _pupil(stand: Stand, floats: Array, key: Array, client: Any) -> JaxOracle:
 
 
 @lru_cache(maxsize=256)
-def compiled_teach(it: Pass) -> Any:
+def lesson_on_server(it: Pass) -> Any:
     """`f(model, lesson numbers, public, packed prototype, key, round) -> (packed prototype, loss)`.
 
     The lesson on the server, on one device. A prototype that would not be finite stays as it was.
@@ -250,4 +252,4 @@ def compiled_teach(it: Pass) -> Any:
         *_, report, new = _learnt(stand, packed, y.w, oracle, jnp.float32(1), public.usable, DIGEST)
         return new, report.loss
 
-    return jax.jit(function)
+    return function if statics.eager else jax.jit(function)

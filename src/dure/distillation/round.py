@@ -21,8 +21,8 @@ from dure.distillation.passes import (
     TRAINING,
     Done,
     Pass,
-    compiled,
-    compiled_teach,
+    lesson_on_server,
+    over_clients,
 )
 from dure.distillation.public import BLOCK, Lesson, Public, PublicSet, Shape
 from dure.simulation import hyper
@@ -120,7 +120,8 @@ class Round:
             word = keys.words(self._seed, "teach", self._number, np.array([i]), np.zeros(1, np.int64))
             model, number = self._groups[i].engine.model, np.int32(self._number)
             given = (model, self._numbers, public, p, word.view(np.uint32), number)
-            taught.append(compiled_teach(self._pass("teach", i))(*jax.device_put(given, device)))
+            with self._groups[i].engine.mode():
+                taught.append(lesson_on_server(self._pass("teach", i))(*jax.device_put(given, device)))
         self.taught = [loss for _, loss in taught]
         return tuple(row for row, _ in taught)
 
@@ -174,17 +175,18 @@ class Round:
     ) -> Done:
         engine, visit = self._groups[i].engine, self._visits[i]
         packed = visit.packed if packed is None else packed
-        done: Done = compiled(self._pass(kind, i, of))(
-            engine.model,
-            engine.numbers,
-            self._numbers if kind in LEARN else None,
-            engine.columns,
-            self._public if kind in LEARN or kind == "mean" else None,
-            given,
-            packed,
-            states,
-            self._verdicts[i],
-        )
+        with engine.mode():
+            done: Done = over_clients(self._pass(kind, i, of))(
+                engine.model,
+                engine.numbers,
+                self._numbers if kind in LEARN else None,
+                engine.columns,
+                self._public if kind in LEARN or kind == "mean" else None,
+                given,
+                packed,
+                states,
+                self._verdicts[i],
+            )
         self._verdicts[i] = self._verdicts[i] | done.report.verdict
         return done
 

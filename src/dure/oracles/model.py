@@ -26,11 +26,13 @@ class Outside:
         frozen: tensors by name that are neither trained nor sent; they belong to the model's state dict.
         predicts: whether `Model.apply` can be asked for outputs.
         measured: whether schedules may be tried out on the first round's work.
+        vectorises: whether many clients can gain by running together.
     """
 
     frozen: Mapping[str, Any]
     predicts: bool = True
     measured: bool = True
+    vectorises: bool = True
 
     def loss(self, loss: Any) -> Any:
         """A task's loss, (outputs, targets) → (B,), as JAX can call it."""

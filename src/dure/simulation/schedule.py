@@ -51,7 +51,7 @@ def candidates(
         eager: without compilation; then clients run one by one.
         platform: "cpu", "gpu" or "tpu".
         layout: of the model.
-        convolutions: the model has some.
+        convolutions: the model has some, which are slower under `vmap` on a CPU.
         per_device: clients of a round on one device.
         memory_budget: bytes for the chunk's models.
         outside: another framework trains the model, and is asked about a whole chunk at once.
@@ -70,7 +70,7 @@ def candidates(
     if name == "vectorised" or width == 1:
         return [vectorised]
     if outside:
-        return [vectorised, of_width(1)]
+        return [of_width(1)] if convolutions else [vectorised, of_width(1)]
     if platform != "cpu" or (layout.size <= SMALL and not convolutions):
         return [vectorised]
     if layout.size >= LARGE or convolutions:
@@ -98,9 +98,9 @@ def choose(options: list[Schedule], key: Any, run: Callable[[Schedule], Any]) ->
 
 
 def uses_convolutions(task: Task, layout: Layout, variables: Variables, example: Any) -> bool:
-    """Whether the model's forward pass holds a convolution that JAX computes."""
+    """Whether the model's forward pass holds a convolution that doesn't gain by `vmap`."""
     if task.model.outside is not None:
-        return False
+        return not task.model.outside.vectorises
 
     def forward(variables: Variables, inputs: Any) -> Any:
         return task.model.apply(variables, inputs, train=False, key=None, mask=None)[0]

@@ -1,6 +1,7 @@
 """Worker processes: arrays there and back, errors that say where they came from, and death."""
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -162,6 +163,21 @@ def test_places_do_not_overlap_and_are_aligned() -> None:
     memory = Arena()
     memory.write({"a": np.full(3, 7, np.int8), "b": np.full((2, 5), 0.5), "c": np.int32(9)})
     np.testing.assert_array_equal(memory.array(places["b"]), 0.5)
+
+
+def test_too_little_shared_memory_is_an_error_and_no_crash() -> None:
+    """Writing to pages that can't be had would kill the process: they are had when the memory is made."""
+    arena = Arena()
+    arena.reserve(1 << 12)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"no room for 4 MB .*--shm-size"):
+            arena.reserve(1 << 22)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert arena.size == 1 << 12
+    arena.array(arena.write({"x": np.arange(3)})["x"])[1] = 7
 
 
 def test_nothing_is_left_behind(pool: Pool) -> None:

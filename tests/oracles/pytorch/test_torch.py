@@ -169,6 +169,61 @@ def test_mixed_precision_is_near() -> None:
     same(found, exact, atol=0.02)
 
 
+class Times:
+    """A loss so many times the cross entropy."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.factor * nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 100.0], ids=["would vanish", "in range", "would overflow"])
+def test_gradients_in_float16_neither_vanish_nor_overflow(factor: float) -> None:
+    """A loss so many times as large and a learning rate so many times smaller are the same training."""
+    one = {"optimizer": 0.1 / factor, "eager": True}
+    half = dure.Model.from_torch(network(nn.BatchNorm1d(6), nn.Tanh()), autocast="float16")
+    found = trained(dure.Task(half, Times(factor)), **one)
+    exact = trained(network(nn.BatchNorm1d(6), nn.Tanh()))
+    assert max(np.abs(found[n] - exact[n]).max() for n in exact) > 0
+    same(found, exact, atol=4e-3)
+
+
+def test_without_a_scale_they_would_vanish(monkeypatch: Any) -> None:
+    monkeypatch.setattr("dure.oracles.pytorch.functional.LARGEST_SCALE", 1.0)
+    half = dure.Model.from_torch(network(nn.Tanh()), autocast="float16")
+    found = trained(dure.Task(half, Times(1e-6)), optimizer=1e5, eager=True)
+    exact = trained(network(nn.Tanh()))
+    with pytest.raises(AssertionError):
+        same(found, exact, atol=4e-3)
+
+
+def test_gradients_that_are_not_dense_or_not_there_are_right() -> None:
+    """Of an embedding that makes sparse ones, and of a parameter that takes no part."""
+
+    class Words(nn.Module):
+        def __init__(self, sparse: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embedding = nn.Embedding(5, 3, sparse=sparse)
+            self.idle = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.embedding(x).sum(1)
+
+    words = dure.Federated(
+        {"x": RNG.integers(0, 5, (20, 4)).astype(np.int32), "y": DATA.columns["y"]}, DATA.offsets
+    )
+    for algorithm in (dure.FedAvg(), dure.FedProx(mu=0.1)):
+        found, exact = (
+            trained(Words(sparse), algorithm, data=words, schedule="sequential") for sparse in (True, False)
+        )
+        same(found, exact, atol=1e-6)
+        np.testing.assert_array_equal(found["idle"], 1.0)
+        assert np.abs(found["embedding.weight"] - Words(True).embedding.weight.detach().numpy()).max() > 0.01
+
+
 def test_half_precision_models_are_trained_through_float32() -> None:
     found = trained(network(nn.Tanh()).to(torch.bfloat16))
     same({n: np.asarray(v, np.float32) for n, v in found.items()}, trained(network(nn.Tanh())), atol=0.02)

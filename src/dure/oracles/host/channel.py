@@ -4,6 +4,7 @@ The memory is an unnamed file: nothing is left behind, however a process ends.
 """
 
 import mmap
+import os
 import pickle
 import socket
 import struct
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from dure.errors import RunError
 
 _ALIGNMENT = 64
 _LENGTH = struct.Struct("<Q")
@@ -45,13 +48,17 @@ class Arena:
         self.size = 0
 
     def reserve(self, size: int) -> None:
-        """Make it at least so many bytes long."""
+        """Make it at least so many bytes long.
+
+        Raises:
+            RunError: there is no room.
+        """
         if size <= self.size:
             return
         assert self._owned is not None
-        self.size = max(size, 2 * self.size)
-        self._owned.truncate(self.size)
-        self._map = mmap.mmap(self.file, self.size)
+        size = max(size, 2 * self.size)
+        _allocate(self._owned.fileno(), size)
+        self._map, self.size = mmap.mmap(self.file, size), size
 
     def __del__(self) -> None:
         if self._owned is not None:
@@ -75,6 +82,19 @@ class Arena:
         for name, place in places.items():
             self.array(place)[...] = arrays[name]
         return places
+
+
+def _allocate(file: int, size: int) -> None:
+    """Room that is really there: writing to memory that isn't kills a process (SIGBUS)."""
+    try:
+        os.ftruncate(file, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        raise RunError(
+            f"Shared memory has no room for {size / 1e6:.0f} MB ({error.strerror}): make /dev/shm larger (for a "
+            "container: --shm-size), or train in this process with eager=True."
+        ) from error
 
 
 def lay_out(arrays: Mapping[str, Any], start: int) -> tuple[dict[str, Place], int]:

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from dure.errors import ConfigError
 
+#: Of a loss in float16, a power of four as the smaller ones are: multiplying by them is exact.
+LARGEST_SCALE = 65536.0
+
 
 class Piece(NamedTuple):
     """One stored tensor, as a layout has it (its `Entry`, without what only JAX needs)."""
@@ -85,8 +88,7 @@ class Functional:
         ]
         self.foreign: bool | None = None  # whether forward draws from Python's or NumPy's generators
         self.plain = all(p.dtype == torch.float32 for p in self.parameters)
-        self.grad = torch.zeros(form.size, device=options.device)
-        self._grads = self.views(self.grad)
+        self._grad, self._scale = torch.zeros(form.size, device=options.device), 1.0
 
     # ----- vectors ------------------------------------------------------------------------------------
 
@@ -112,22 +114,49 @@ class Functional:
             into = floats if e.group == "buffers" else ints
             into[e.start : e.stop] = getattr(owner, name).detach().reshape(-1).to(into.dtype)
 
-    def zero(self) -> None:
-        """Before a backward pass: its gradient begins at zero and goes into one vector."""
-        self.grad.zero_()
-        for parameter, view in zip(self.parameters, self._grads, strict=True):
-            if not self.plain:
-                parameter.grad = None
-            elif parameter.grad is not view:
-                parameter.grad = view
+    def kept_buffers(self) -> list[Tensor]:
+        """Copies of the buffers, for `return_buffers`."""
+        return [getattr(owner, name).clone() for _, owner, name in self.buffers]
+
+    def return_buffers(self, kept: list[Tensor]) -> None:
+        """Give the buffers the values that they had."""
+        for (_, owner, name), value in zip(self.buffers, kept, strict=True):
+            getattr(owner, name).copy_(value)
+
+    # ----- gradients ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Before a client's first `backward`: nothing that was found for another one counts."""
+        self._scale = LARGEST_SCALE if self.options.autocast == "float16" else 1.0
+
+    def backward(self, passes: Callable[[float], Any]) -> Any:
+        """Let `passes(scale)` run forward and backward of a loss times `scale`; the gradients are here then.
+
+        Where float16 is in use, small gradients would vanish in it: the scale is large there, and smaller for the
+        rest of the client's steps when something overflows (Micikevicius et al., ICLR 2018). No step is lost over
+        it: the same passes run again.
+        """
+        kept = self.kept_buffers() if self._scale > 1 else []
+        while True:
+            for parameter in self.parameters:
+                parameter.grad = None  # the first gradient is taken and not added
+            found = passes(self._scale)
+            if self._scale == 1 or all(bool(g.isfinite().all()) for g in self.gradients()):
+                return found
+            self._scale /= 4
+            self.return_buffers(kept)
+
+    def gradients(self) -> list[Tensor]:
+        """What `backward` has found for each tensor; zero where the outputs don't depend on it."""
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        found = [g.to_dense() if g.is_sparse else g for g in found]
+        return found if self._scale == 1 else [g.float() / self._scale for g in found]
 
     def collect(self) -> Tensor:
-        """The gradient (d,) that backward has left."""
-        if not self.plain:
-            for parameter, view in zip(self.parameters, self._grads, strict=True):
-                if parameter.grad is not None:
-                    view.copy_(parameter.grad)
-        return self.grad
+        """The same in one vector (d,), which the next call overwrites."""
+        for view, gradient in zip(self.views(self._grad), self.gradients(), strict=True):
+            view.copy_(gradient)
+        return self._grad
 
     # ----- passes -------------------------------------------------------------------------------------
 

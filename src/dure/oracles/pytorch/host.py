@@ -110,15 +110,23 @@ class TorchHost(Host):
             f.put(vector)
             put_buffers(f, given)
         there = np.flatnonzero(given["mask"]) if "mask" in given else np.arange(len(given["inputs"]))
-        if "key" in given:
-            seeded(given["key"])
         inputs = as_tensor(given["inputs"])[torch.from_numpy(there)].to(device)
-        run = f.represent if job.features else f.forward
+        module = f.represent if job.features else f.forward
+
+        def run() -> Tensor:
+            if "key" in given:
+                seeded(given["key"])
+            return module(inputs.clone())
+
         if job.backward:
-            f.zero()
-            if len(there):
-                cotangent = as_tensor(given["cotangent"])[torch.from_numpy(there)].to(device)
-                run(inputs).backward(cotangent)  # type: ignore[no-untyped-call]
+            cotangent = as_tensor(given["cotangent"])[torch.from_numpy(there)].to(device)
+
+            def passes(scale: float) -> None:
+                if len(there):
+                    run().backward(cotangent * scale)  # type: ignore[no-untyped-call]
+
+            f.begin()
+            f.backward(passes)
             gradient = f.collect()
             for name, view in zip(names, f.views(gradient), strict=True):
                 wanted["g:" + name][...] = view.cpu().numpy()
@@ -126,5 +134,5 @@ class TorchHost(Host):
         wanted["outputs"][...] = 0
         if len(there):
             with torch.no_grad():
-                wanted["outputs"][there] = run(inputs).float().cpu().numpy()
+                wanted["outputs"][there] = run().float().cpu().numpy()
         take_buffers(f, wanted)

@@ -47,6 +47,7 @@ class TorchOutside(Outside):
     handle: Handle
     frozen: Mapping[str, np.ndarray]
     host: Handle | None = None
+    vectorises: bool = True
     _bound: dict[Any, Any] = field(default_factory=dict)
 
     def loss(self, loss: Any) -> Any:
@@ -66,7 +67,13 @@ class TorchOutside(Outside):
             make = partial(Functional, self.module, form_of(layout), self.options)
             host = TorchHost(make, kept, names, loss)
             forget_with(host)
-            bound = replace(self, host=Handle(host, here=self.handle.here))
+            # Weights with more than two axes are convolutions', each client's another on a CPU.
+            convolutions = any(len(e.shape) > 2 for e in layout.entries)
+            bound = replace(
+                self,
+                host=Handle(host, here=self.handle.here),
+                vectorises=self.options.device != "cpu" or not convolutions,
+            )
             self._bound[key] = (bound, columns)
         found: TorchOutside = self._bound[key][0]
         return found

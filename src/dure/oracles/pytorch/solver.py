@@ -5,6 +5,7 @@ the gradients of all of them. The longest come first, so that the others drop of
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from dure.oracles.host.worker import failure
 from dure.oracles.pytorch import losses
 from dure.oracles.pytorch.chunk import Solve, solve_together
 from dure.oracles.pytorch.functional import (
-    Functional,
     as_tensor,
     foreign_states,
     put_buffers,
@@ -44,7 +44,7 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
         mine = {name: array[k % len(array)] for name, array in given.items()}
         into = {name: array[k : k + 1] for name, array in wanted.items()}
         try:
-            _solve_one(host, job, mine, into)
+            _One(host, job, mine).solve(into)
         except Exception as error:
             for array in into.values():
                 array[...] = np.nan if array.dtype.kind == "f" else 0
@@ -52,98 +52,110 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
     return failures
 
 
-def _vector(array: np.ndarray, f: Functional) -> Tensor:
-    return as_tensor(array).to(f.options.device)
-
-
 # ----- one client -----------------------------------------------------------------------------------------
 
 
-def _solve_one(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> None:
-    f = host.functional
-    f.module.train()
-    lo, hi = job.span
-    y = _vector(given["start"], f).clone()
-    v = _vector(given["linear"], f) if "linear" in given else None
-    a = _vector(given["anchor"], f) if "anchor" in given else y.clone()
-    reference = (_vector(given["x"], f), _vector(given["gx"], f)) if "x" in given else None
-    mu, factor = float(given["prox"]), float(given["factor"])
-    rates = given["rates"].tolist() if "rates" in given else None
-    once = int(given["steps"])
-    rows = _plan(job, given, once)
-    total, seen = torch.zeros((), dtype=torch.float64), 0
-    with torch.no_grad():
-        f.put(y)
-        put_buffers(f, given)
-        move = job.rule.start(y[lo:hi], given["numbers"].tolist()[: len(job.rule.numbers)])
-        order = None if job.batch == 0 else np.concatenate([*rows, np.zeros(0, np.int64)])
-        data = [host.column(i) for i in (0, 1)]
-        mine = data if order is None else [c[torch.from_numpy(order)] for c in data]
-        ends = np.cumsum([0, *map(len, rows)])
-        for s in range(once * job.repeats):
-            turn = s % once
-            begin, end = (
-                (int(given["row"]), int(given["row"] + given["size"]))
-                if order is None
-                else ends[turn : turn + 2]
-            )
-            batch = [c[begin:end] for c in mine]
-            loss, g = _gradient(f, host.loss, batch, given["key"], s)
-            if reference is not None:
-                g = g.clone()
-                kept = _kept_buffers(f)
-                f.put(reference[0])
-                g += reference[1] - _gradient(f, host.loss, batch, given["key"], s)[1]
-                f.put(y)
-                _return_buffers(f, kept)
-            if v is not None:
-                g = g + v
-            if job.prox:
-                g = g.add(y - a, alpha=mu)
-            move(y[lo:hi], g[lo:hi], None if rates is None else rates[s], factor)
-            if not f.plain:
-                f.put(y)
-            total += loss.double() * (end - begin)
-            seen += end - begin
-        wanted["w"][0] = y.cpu().numpy()
-        wanted["loss"][0] = float(total) / max(seen, 1)
-        take_buffers(f, {name: array[0] for name, array in wanted.items()})
+class _One:
+    """One client's local problem; the module's parameters are views of `y` while it is at work."""
 
+    def __init__(self, host: "TorchHost", job: Solve, given: Arrays):
+        self._host, self._job, self._given = host, job, given
+        self._f = f = host.functional
 
-def _plan(job: Solve, given: Arrays, steps: int) -> list[np.ndarray]:
-    """The rows of each step; places of a short last batch that are not there are left out."""
-    if job.batch == 0:
-        return []
-    first, size = int(given["first"]), job.batch
-    batches = given["order"][first : first + steps * size].reshape(steps, size).astype(np.int64)
-    return [batch[batch >= 0] for batch in batches]
+        def vector(name: str) -> Tensor | None:
+            return as_tensor(given[name]).to(f.options.device) if name in given else None
 
+        start, anchor, x, gx = map(vector, ("start", "anchor", "x", "gx"))
+        assert start is not None
+        self.y = start.clone()
+        self._v, self._a = vector("linear"), start if anchor is None else anchor
+        self._reference = None if x is None or gx is None else (x, gx)
+        self._mu, self._factor = float(given["prox"]), float(given["factor"])
+        self._rates = given["rates"].tolist() if "rates" in given else None
+        self._numbers = given["numbers"].tolist()[: len(job.rule.numbers)]
+        self._batches = self._read()
 
-def _gradient(
-    f: Functional, loss: Any, batch: list[Tensor], key: np.ndarray, step: int
-) -> tuple[Tensor, Tensor]:
-    """(mean loss, gradient (d,)) of a batch, in pieces of at most `microbatch` rows."""
-    inputs, targets = batch
-    f.zero()
-    most, total = f.options.microbatch or len(inputs), torch.zeros(())
-    with torch.enable_grad():
-        for i in range(0, len(inputs), max(most, 1)):
-            seeded(key, step, i, foreign=f.foreign is not False)
-            before = foreign_states() if f.foreign is None else None
-            outputs = f.forward(inputs[i : i + most].clone())  # which may be changed in place
-            if f.foreign is None:
-                f.foreign = foreign_states() != before
-            share = len(outputs) / len(inputs)
-            value = losses.mean(loss, outputs, targets[i : i + most])
-            (value * share if share != 1 else value).backward()  # type: ignore[no-untyped-call]
-            total = total + value.detach().cpu() * share
-    return total, f.collect()
+    def _read(self) -> list[list[Tensor]]:
+        """The batches of one pass: all rows of the client, or its plan's; places that are not there are left out."""
+        given, size, steps = self._given, self._job.batch, int(self._given["steps"])
+        columns = [self._host.column(i) for i in (0, 1)]
+        if not size:
+            begin = int(given["row"])
+            return [[c[begin : begin + int(given["size"])] for c in columns]] * steps
+        first = int(given["first"])
+        plan = given["order"][first : first + steps * size].reshape(steps, size).astype(np.int64)
+        mine = [c[torch.from_numpy(plan[plan >= 0])] for c in columns]
+        ends = np.cumsum([0, *(plan >= 0).sum(1)])
+        return [[c[a:b] for c in mine] for a, b in pairwise(ends)]
 
+    def solve(self, wanted: Arrays) -> None:
+        """All local steps."""
+        f, (lo, hi), y = self._f, self._job.span, self.y
+        total, seen = torch.zeros((), dtype=torch.float64), 0
+        f.module.train()
+        f.begin()
+        with torch.no_grad():
+            f.put(y)
+            put_buffers(f, self._given)
+            move = self._job.rule.start(y[lo:hi], self._numbers)
+            simple = self._simple()
+            for s in range(len(self._batches) * self._job.repeats):
+                batch = self._batches[s % len(self._batches)]
+                loss = self._backward(batch, s)
+                total += loss.double() * len(batch[0])
+                seen += len(batch[0])
+                if simple:  # no gradient in one piece is needed
+                    torch._foreach_add_(f.views(y), f.gradients(), alpha=-self._numbers[0] * self._factor)
+                    continue
+                g = self._with_terms(f.collect(), batch, s)
+                move(y[lo:hi], g[lo:hi], None if self._rates is None else self._rates[s], self._factor)
+                if not f.plain:
+                    f.put(y)
+            wanted["w"][0] = y.cpu().numpy()
+            wanted["loss"][0] = float(total) / max(seen, 1)
+            take_buffers(f, {name: array[0] for name, array in wanted.items()})
 
-def _kept_buffers(f: Functional) -> list[Tensor]:
-    return [getattr(owner, name).clone() for _, owner, name in f.buffers]
+    def _simple(self) -> bool:
+        """Whether a step is the gradient times a number."""
+        job, f = self._job, self._f
+        terms = job.prox or self._v is not None or self._reference is not None
+        return job.rule.plain and f.plain and not terms and job.span == (0, f.size)
 
+    def _with_terms(self, g: Tensor, batch: list[Tensor], s: int) -> Tensor:
+        """The gradient of the whole local problem: variance reduced, with the linear and the proximal term."""
+        f = self._f
+        if self._reference is not None:
+            x, gx = self._reference
+            g, kept = g.clone(), f.kept_buffers()
+            f.put(x)
+            self._backward(batch, s)
+            g += gx - f.collect()
+            f.put(self.y)
+            f.return_buffers(kept)
+        if self._v is not None:
+            g = g + self._v
+        return g.add(self.y - self._a, alpha=self._mu) if self._job.prox else g
 
-def _return_buffers(f: Functional, kept: list[Tensor]) -> None:
-    for (_, owner, name), value in zip(f.buffers, kept, strict=True):
-        getattr(owner, name).copy_(value)
+    def _backward(self, batch: list[Tensor], step: int) -> Tensor:
+        """A batch's mean loss, whose gradient is left in `f`; in pieces of at most `microbatch` rows."""
+        f, (inputs, targets) = self._f, batch
+        most = max(f.options.microbatch or len(inputs), 1)
+
+        def passes(scale: float) -> Tensor:
+            total = torch.zeros(())
+            for i in range(0, len(inputs), most):
+                seeded(self._given["key"], step, i, foreign=f.foreign is not False)
+                before = foreign_states() if f.foreign is None else None
+                outputs = f.forward(inputs[i : i + most].clone())  # which may be changed in place
+                if f.foreign is None:
+                    f.foreign = foreign_states() != before
+                share = len(outputs) / len(inputs)
+                value = losses.mean(self._host.loss, outputs, targets[i : i + most])
+                factor = share * scale
+                (value * factor if factor != 1 else value).backward()  # type: ignore[no-untyped-call]
+                total = total + value.detach().cpu() * share
+            return total
+
+        with torch.enable_grad():
+            total: Tensor = f.backward(passes)
+        return total
