@@ -78,7 +78,10 @@ def gaussian_naive_bayes(
         return {name: np.stack([part[name] for part in parts]) for name in empty}
 
     answers = survey.ask(question)
-    cells = [[{name: a[name][c] for name in a} for a in answers if a["count"][c] > 0] for c in range(classes)]
+    cells = [
+        [{name: np.asarray(a[name][c]) for name in a} for a in answers if a["count"][c] > 0]
+        for c in range(classes)
+    ]
     for c, cell in enumerate(cells):
         if not cell:
             raise DataError(f"No client has a row of class {c}: renumber the labels, or correct `classes`.")

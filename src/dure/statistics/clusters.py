@@ -84,7 +84,7 @@ def kmeans(
             raise ConfigError(
                 f"initial has shape {centres.shape}: {clusters} centres of {len(mean)} finite numbers are needed."
             )
-    rest = tolerance * float(np.mean(squares / n))
+    rest = max(tolerance, 1e-24) * float(np.mean(squares / n))  # what rounding does is rest
     converged = False
     counts, offsets, apart = _ask(survey, centres)
     for _ in range(rounds):

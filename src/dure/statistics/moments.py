@@ -30,7 +30,7 @@ class Moments(Result):
     @property
     def standard_deviation(self) -> np.ndarray:
         """The square root of the variance."""
-        return np.sqrt(self.variance)
+        return np.asarray(np.sqrt(self.variance))
 
 
 def moments(
@@ -53,7 +53,7 @@ def moments(
     n, mean, squares = merge_squares(survey.ask(squares_of))
     if not 0 <= ddof < n:
         raise ConfigError(f"ddof={ddof} with {n} rows: it must be at least 0 and smaller than that.")
-    return Moments(survey.cost, n, mean, squares / (n - ddof))
+    return Moments(survey.cost, n, mean, np.asarray(squares / (n - ddof)))
 
 
 def squares_of(x: np.ndarray) -> Message:
