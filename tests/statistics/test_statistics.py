@@ -123,7 +123,9 @@ def test_linear_regression(division: str, intercept: bool) -> None:
     variance = rest / (len(X) - design.shape[1]) * np.linalg.inv(design.T @ design)
     np.testing.assert_allclose(found.standard_errors, np.sqrt(np.diag(variance))[:6], rtol=1e-5)
     centre = TARGET.astype(float).mean() if intercept else 0
-    np.testing.assert_allclose(found.r_squared, 1 - rest / np.square(TARGET.astype(float) - centre).sum(), rtol=1e-9)
+    np.testing.assert_allclose(
+        found.r_squared, 1 - rest / np.square(TARGET.astype(float) - centre).sum(), rtol=1e-9
+    )
     ridge = dure.statistics.linear_regression(sets, alpha=7.0, fit_intercept=intercept)
     pooled = Ridge(alpha=7.0, fit_intercept=intercept, solver="cholesky").fit(whole, TARGET.astype(float))
     np.testing.assert_allclose(ridge.coefficients, pooled.coef_, rtol=1e-6)

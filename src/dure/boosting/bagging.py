@@ -209,7 +209,7 @@ def _bytes(booster: Any) -> bytes:
 
 def _xgboost() -> Any:
     try:
-        import xgboost
+        import xgboost  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise ConfigError("Bagging needs XGBoost: pip install xgboost (or xgboost-cpu).") from error
     return xgboost

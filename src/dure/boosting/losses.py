@@ -54,8 +54,8 @@ class LogLoss:
         """(outputs,) raw values that give the classes' shares, from the number of rows of each."""
         share = np.clip(counts / counts.sum(), _EPS, 1 - _EPS)
         if self.outputs == 1:
-            return np.log(share[1:] / (1 - share[1:]))
-        return np.log(share) - np.log(share).mean()
+            return np.asarray(np.log(share[1:] / (1 - share[1:])))
+        return np.asarray(np.log(share) - np.log(share).mean())
 
 
 def probabilities(raw: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -19,11 +20,29 @@ from dure.statistics.histograms import quantiles
 
 
 @overload
-def fit(settings: GradientBoosting, data: Any, **keywords: Any) -> Boosted: ...
+def fit(
+    settings: GradientBoosting,
+    data: Any,
+    *,
+    features: str = "x",
+    target: str = "y",
+    edges: Sequence[Any] | None = None,
+    minimum_clients: int = 1,
+    minimum_examples: int = 1,
+) -> Boosted: ...
 
 
 @overload
-def fit(settings: XGBoostBagging, data: Any, **keywords: Any) -> Bagged: ...
+def fit(
+    settings: XGBoostBagging,
+    data: Any,
+    *,
+    features: str = "x",
+    target: str = "y",
+    edges: Sequence[Any] | None = None,
+    minimum_clients: int = 1,
+    minimum_examples: int = 1,
+) -> Bagged: ...
 
 
 def fit(
@@ -146,7 +165,7 @@ def _grow(
     growers = [Grower(settings, edges, units) for _ in range(outputs)]
     while any(grower.active for grower in growers):
         active = [list(grower.active) for grower in growers]
-        total = crew.ask(lambda client, active=active: client.histograms(active))
+        total = crew.ask(partial(Client.histograms, active=active))
         counts = total["counts"]
         sums = Sums(counts, total["gradients"], total.get("hessians", counts))
         first = 0
@@ -155,7 +174,7 @@ def _grow(
                 continue
             splits = grower.grow(sums.at(slice(first, first + len(active[c]))))
             first += len(active[c])
-            crew.tell(lambda client, c=c, splits=splits: client.split(c, splits))
+            crew.tell(partial(Client.split, c=c, splits=splits))
     return [grower.tree() for grower in growers]
 
 

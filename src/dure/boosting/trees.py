@@ -1,7 +1,7 @@
 """A regression tree, and how the server grows one from summed histograms."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class Tree:
 class Sums(NamedTuple):
     """Sums over rows: how many, and first and second derivatives."""
 
-    count: np.ndarray
+    examples: np.ndarray
     gradient: np.ndarray
     hessian: np.ndarray
 
@@ -69,7 +69,7 @@ class Sums(NamedTuple):
     def __sub__(self, other: "Sums") -> "Sums":
         return Sums(*(a - b for a, b in zip(self, other, strict=True)))
 
-    def at(self, *index: object) -> "Sums":
+    def at(self, *index: Any) -> "Sums":
         """The same part of each."""
         return Sums(*(part[index] for part in self))
 
@@ -126,8 +126,8 @@ class Grower:
             one = left.at(i, feature, way, bin_)
             other = total - one
             missing_left = bool(way)
-            if histograms.count[i, feature, -1] == 0:  # nobody is missing here: with the larger part
-                missing_left = bool(one.count > other.count)
+            if histograms.examples[i, feature, -1] == 0:  # nobody is missing here: with the larger part
+                missing_left = bool(one.examples > other.examples)
             a, b = self._add(), self._add()
             self._leaf(a, one)
             self._leaf(b, other)
@@ -150,7 +150,7 @@ class Grower:
     def _leaf(self, node: int, sums: Sums) -> None:
         g, h = float(sums.gradient) * self._units[0], float(sums.hessian) * self._units[1]
         self._nodes[node]["value"] = -self._settings.learning_rate * g / (h + self._settings.l2 + 1e-15)
-        self._nodes[node]["examples"] = float(sums.count)
+        self._nodes[node]["examples"] = float(sums.examples)
 
     def _candidates(self, histograms: Sums, totals: Sums) -> tuple[np.ndarray, Sums]:
         """(gains (m, F, 2, B), left sums of the same shape): missing values go right, then left."""
@@ -164,7 +164,7 @@ class Grower:
         gains = self._score(left) + self._score(right) - self._score(whole)
         allowed = np.ones(gains.shape, bool)
         for side in (left, right):
-            allowed &= side.count >= settings.minimum_examples
+            allowed &= side.examples >= settings.minimum_examples
             allowed &= side.hessian * self._units[1] >= settings.minimum_hessian
         return np.where(allowed, gains, -np.inf), left
 
@@ -175,7 +175,7 @@ class Grower:
     def tree(self) -> Tree:
         """The tree as it is."""
         types = {"threshold": np.float64, "value": np.float64, "gain": np.float64, "missing_left": np.bool_}
-        columns = {
+        columns: dict[str, Any] = {
             name: np.array([node[name] for node in self._nodes]).astype(types.get(name, np.int64))
             for name in Tree.__dataclass_fields__
         }

@@ -278,7 +278,9 @@ class JaxOracle:
     def _value(self, w: Array) -> tuple[Array, Array] | None:
         """(F_k, ∇F_k) by a framework's own means, if they don't follow from the task's loss."""
         outside = self._shared.task.model.outside
-        found: tuple[Array, Array] | None = outside and outside.value(self._shared, self._client, w)
+        if outside is None:
+            return None
+        found: tuple[Array, Array] | None = outside.value(self._shared, self._client, w)
         return found
 
     def labels(self, classes: int) -> Float32[Array, " c"]:

@@ -125,7 +125,7 @@ def _next(
     apart: np.ndarray,
     draws: np.random.Generator,
 ) -> np.ndarray:
-    moved = centres + offsets / np.maximum(counts, 1)[:, None]
+    moved: np.ndarray = centres + offsets / np.maximum(counts, 1)[:, None]
     apart = apart.copy()
     for k in np.flatnonzero(counts == 0):
         wide = int(apart.argmax())

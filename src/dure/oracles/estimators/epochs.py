@@ -30,7 +30,7 @@ def shell(estimator: Any, features: int, classes: int | None, seed: int | None =
     from sklearn.base import clone
 
     made = clone(estimator)
-    change = {"random_state": seed}
+    change: dict[str, Any] = {"random_state": seed}
     rate = made.get_params().get("learning_rate_init")
     if rate is not None:
         change["learning_rate_init"] = _NO_STEP

@@ -214,7 +214,7 @@ def _determined(problem: Problem, free: np.ndarray) -> np.ndarray | None:
 
 
 def _dense_step(h: np.ndarray, g: np.ndarray, basis: np.ndarray | None) -> np.ndarray:
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve  # type: ignore[import-untyped]
 
     if basis is not None:
         h, g = basis.T @ h @ basis, basis.T @ g
@@ -231,7 +231,7 @@ def _dense_step(h: np.ndarray, g: np.ndarray, basis: np.ndarray | None) -> np.nd
 def _iterated_step(
     problem: Problem, weights: Weights, gradient: np.ndarray, free: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    from scipy.sparse.linalg import LinearOperator, cg
+    from scipy.sparse.linalg import LinearOperator, cg  # type: ignore[import-untyped]
 
     def times(u: np.ndarray) -> np.ndarray:
         whole = np.zeros(problem.ridge.size)

@@ -35,11 +35,11 @@ class SquaredError(Family):
 
     def loss(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """See `Family`."""
-        return np.square(eta[:, 0] - y)
+        return np.asarray(np.square(eta[:, 0] - y))
 
     def slope(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """See `Family`."""
-        return 2 * (eta - y[:, None])
+        return np.asarray(2 * (eta - y[:, None]))
 
     def weights(self, eta: np.ndarray, y: np.ndarray) -> Weights:
         """See `Family`."""
@@ -72,7 +72,7 @@ class Softmax(Family):
         z = eta - eta[np.arange(len(y)), y][:, None]
         z[np.arange(len(y)), y] = -np.inf
         largest = np.maximum(z.max(1), 0)
-        return largest + np.log1p(np.exp(z - largest[:, None]).sum(1) + np.expm1(-largest))
+        return np.asarray(largest + np.log1p(np.exp(z - largest[:, None]).sum(1) + np.expm1(-largest)))
 
     def slope(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """See `Family`."""
@@ -99,11 +99,11 @@ class Poisson(Family):
     def loss(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """See `Family`."""
         with np.errstate(over="ignore"):
-            return np.exp(eta[:, 0]) - y * eta[:, 0] + y * np.log(np.where(y > 0, y, 1)) - y
+            return np.asarray(np.exp(eta[:, 0]) - y * eta[:, 0] + y * np.log(np.where(y > 0, y, 1)) - y)
 
     def slope(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """See `Family`."""
-        return np.exp(eta) - y[:, None]
+        return np.asarray(np.exp(eta) - y[:, None])
 
     def weights(self, eta: np.ndarray, y: np.ndarray) -> Weights:
         """See `Family`."""
@@ -117,11 +117,11 @@ class Gamma(Family):
     def loss(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """See `Family`."""
         with np.errstate(over="ignore"):
-            return y * np.exp(-eta[:, 0]) + eta[:, 0] - np.log(y) - 1
+            return np.asarray(y * np.exp(-eta[:, 0]) + eta[:, 0] - np.log(y) - 1)
 
     def slope(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """See `Family`."""
-        return 1 - y[:, None] * np.exp(-eta)
+        return np.asarray(1 - y[:, None] * np.exp(-eta))
 
     def weights(self, eta: np.ndarray, y: np.ndarray) -> Weights:
         """See `Family`."""
@@ -131,10 +131,10 @@ class Gamma(Family):
 
 def _sigmoid(z: np.ndarray) -> np.ndarray:
     small = np.exp(-np.abs(z))
-    return np.where(z >= 0, 1, small) / (1 + small)
+    return np.asarray(np.where(z >= 0, 1, small) / (1 + small))
 
 
 def _softmax(eta: np.ndarray) -> np.ndarray:
-    p = np.exp(eta - eta.max(1, keepdims=True))
+    p: np.ndarray = np.exp(eta - eta.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
     return p

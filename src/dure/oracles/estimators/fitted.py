@@ -65,7 +65,7 @@ def _by_epochs(estimator: Any, tensors: Mapping[str, np.ndarray]) -> Any:
         max(outputs, 2) if is_classifier(estimator) else None,
     )
     shapes = {name: array.shape for name, array in epochs.tensors_of(made).items()}
-    found = {name: np.shape(tensors.get(name)) for name in shapes}
+    found = {name: np.shape(tensors.get(name, ())) for name in shapes}
     if found != shapes:
         raise ConfigError(f"The tensors have shapes {found}, and those of {estimator} would have {shapes}.")
     epochs.put(made, tensors, int(tensors.get("t_", 1)))

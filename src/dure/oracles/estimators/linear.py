@@ -45,12 +45,12 @@ class Kind:
 
 def _poisson_deviance(outputs: Any, targets: Any) -> Array:
     y = jnp.asarray(targets, jnp.float32)
-    return outputs - y + y * (jnp.log(jnp.where(y > 0, y, 1)) - jnp.log(outputs))
+    return jnp.asarray(outputs - y + y * (jnp.log(jnp.where(y > 0, y, 1)) - jnp.log(outputs)))
 
 
 def _gamma_deviance(outputs: Any, targets: Any) -> Array:
     ratio = jnp.asarray(targets, jnp.float32) / outputs
-    return ratio - jnp.log(ratio) - 1
+    return jnp.asarray(ratio - jnp.log(ratio) - 1)
 
 
 def kinds() -> dict[type, tuple[Kind, f.Family]]:
@@ -153,7 +153,8 @@ def linear(estimator: Any, features: int, classes: int | None, y: np.ndarray, ex
             f"{type(estimator).__name__} needs targets {'of at least' if kind.at_least else 'above'} {kind.least:g}, "
             f"and row {row} of the training rows has {y[row]}."
         )
-    loss, measured = kind.loss, ()
+    loss = kind.loss
+    measured: tuple[Metric, ...] = ()
     if classes is None:
         shapes: tuple[tuple[int, ...], ...] = ((features,), ())
     elif classes == 2:

@@ -43,6 +43,8 @@ def _check(estimator: Any) -> None:
         value = getattr(estimator, setting, allowed[0])
         if value not in allowed:
             raise ConfigError(f"{name}: {setting}={value!r} can't be honoured: {why}. Leave it out.")
+    if is_network(estimator) and estimator.solver == "lbfgs":
+        raise ConfigError(f"{name}: solver='lbfgs' has no partial_fit. Use 'adam' or 'sgd'.")
     rate = estimator.learning_rate if is_network(estimator) else "constant"
     if rate != "constant" and estimator.solver == "sgd":
         raise ConfigError(
