@@ -26,7 +26,7 @@ table = dure.Federated(
 )
 
 # The logistic regression of the pooled patients, by exact local solutions.
-run = dure.simulate(dure.ConsensusADMM(rho=0.1), LogisticRegression(C=1.0), table, rounds=40)
+run = dure.simulate(dure.ConsensusADMM(rho=0.1), LogisticRegression(C=1.0), table, rounds=60)
 print(run.summary())
 print("logistic regression:", run.estimator().score(scaled(test["x"]), test["y"]))
 

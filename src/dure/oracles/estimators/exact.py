@@ -111,7 +111,7 @@ class Problem:
         """The Hessian times u (d,)."""
         moved, outputs = self.eta(u), range(len(self.places))
         bent = [sum(weights(i, j) * moved[:, j] for j in outputs) for i in outputs]
-        return self._back(np.stack(bent, 1)) + (self.ridge + self.prox) * u
+        return np.asarray(self._back(np.stack(bent, 1)) + (self.ridge + self.prox) * u)
 
     def diagonal(self, weights: Weights) -> np.ndarray:
         """The Hessian's diagonal (d,)."""
@@ -236,7 +236,7 @@ def _iterated_step(
     def times(u: np.ndarray) -> np.ndarray:
         whole = np.zeros(problem.ridge.size)
         whole[free] = u.reshape(-1)
-        return problem.times(weights, whole)[free]
+        return np.asarray(problem.times(weights, whole)[free])
 
     diagonal = problem.diagonal(weights)[free]
     shape = (len(free), len(free))
