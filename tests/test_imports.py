@@ -20,6 +20,8 @@ ROOMS = [
     {"algorithms", "models", "data"},
     {"population"},
     {"run"},
+    {"statistics"},
+    {"boosting"},
     {"report", "trackers"},
     {"simulation"},
     {"decentralized", "distillation"},

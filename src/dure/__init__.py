@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dure import data, decentralized, distillation, models, trackers
+    from dure import boosting, data, decentralized, distillation, models, statistics, trackers
     from dure.algorithms import (
         APFL,
         IFCA,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from dure.config.advice import advise
     from dure.data import Federated
     from dure.errors import ConfigError, DataError, DureError, RunError
+    from dure.oracles.estimators.task import scikit_learn
     from dure.oracles.function import oracle
     from dure.oracles.layout import Layout, Variables
     from dure.oracles.metrics import Metric
@@ -123,6 +124,7 @@ _NAMES = {
     "dure.config.advice": ("advise",),
     "dure.data": ("Federated",),
     "dure.errors": ("ConfigError", "DataError", "DureError", "RunError"),
+    "dure.oracles.estimators.task": ("scikit_learn",),
     "dure.oracles.function": ("oracle",),
     "dure.oracles.layout": ("Layout", "Variables"),
     "dure.oracles.metrics": ("Metric",),
@@ -135,7 +137,7 @@ _NAMES = {
     "dure.simulation.sweep": ("sweep",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = ("data", "decentralized", "distillation", "models", "trackers")
+_ROOMS = ("boosting", "data", "decentralized", "distillation", "models", "statistics", "trackers")
 
 __all__ = [
     "APFL",
@@ -205,6 +207,7 @@ __all__ = [
     "Weighted",
     "advise",
     "binary",
+    "boosting",
     "classification",
     "data",
     "decentralized",
@@ -212,8 +215,10 @@ __all__ = [
     "models",
     "oracle",
     "regression",
+    "scikit_learn",
     "sgd",
     "simulate",
+    "statistics",
     "sweep",
     "trackers",
 ]

@@ -42,11 +42,14 @@ class Places:
         return f"{text} (client {k}{name}, its example {row - int(self.offsets[k])})"
 
 
-def columns_of(columns: Mapping[str, Any], places: Places) -> dict[str, np.ndarray]:
+def columns_of(
+    columns: Mapping[str, Any], places: Places, missing: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
     """Columns as float32 and int32 arrays of one length, read-only, finite.
 
     Floats of every width become float32, integers int32, booleans int32 in the label column "y" and
-    float32 elsewhere. Arrays that are right already are not copied.
+    float32 elsewhere. Arrays that are right already are not copied. In the columns `missing` NaN may stand for a value
+    that is not there.
 
     Raises:
         DataError: no columns, lengths that differ, a dtype that is not a number, an integer outside
@@ -66,7 +69,7 @@ def columns_of(columns: Mapping[str, Any], places: Places) -> dict[str, np.ndarr
         )
     for name, values in out.items():
         if values.dtype.kind == "f":
-            _finite(name, values, places)
+            _finite(name, values, places, name in missing)
         values.flags.writeable = False
     return out
 
@@ -108,11 +111,12 @@ def _int32(name: str, array: np.ndarray, places: Places) -> None:
     )
 
 
-def _finite(name: str, values: np.ndarray, places: Places) -> None:
+def _finite(name: str, values: np.ndarray, places: Places, missing: bool) -> None:
     width = max(1, int(np.prod(values.shape[1:])))
     step = max(1, _CHUNK // width)
     for start in range(0, len(values), step):
-        bad = ~np.isfinite(values[start : start + step])
+        part = values[start : start + step]
+        bad = np.isinf(part) if missing else ~np.isfinite(part)
         if bad.any():
             index = np.argwhere(bad)[0]
             row = start + int(index[0])
@@ -123,6 +127,11 @@ def _finite(name: str, values: np.ndarray, places: Places) -> None:
             raise DataError(
                 f"Column {name!r} is {value} at {places(row)}{inside}. "
                 "Fill in or drop missing and infinite values (beyond float32 counts as infinite)."
+                + (
+                    ""
+                    if name == LABEL
+                    else f" For dure.boosting, which takes missing ones: missing=({name!r},)."
+                )
             )
 
 

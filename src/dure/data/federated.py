@@ -38,6 +38,7 @@ class Federated:
         citation: how to cite them.
         registered: number of clients when it is not N: client k then has the rows of client k mod N
             (see `replicate`).
+        missing: columns in which NaN stands for a missing value. Only `dure.boosting` can read these.
 
     Raises:
         DataError: columns whose lengths differ, offsets that do not fit, labels out of range, NaN or
@@ -57,12 +58,15 @@ class Federated:
     licence: str = ""
     citation: str = ""
     registered: int | None = None
+    missing: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         train = Places("training rows", self.offsets, self.client_names)
         central = Places("central test set")
         own = Places("clients' test rows", self.client_test_offsets, self.client_names)
-        columns = _checks.columns_of(self.columns, train)
+        if isinstance(self.missing, str) or set(self.missing) - set(self.columns):
+            raise DataError(f"missing={self.missing!r}: give names of columns, such as missing=('x',).")
+        columns = _checks.columns_of(self.columns, train, self.missing)
         rows = len(next(iter(columns.values())))
         self._set(columns=columns, offsets=_checks.offsets_of(self.offsets, rows))
         if rows == 0:
@@ -70,12 +74,12 @@ class Federated:
                 f"{self.name!r} has {self.stored} clients but not one example: nothing to train on."
             )
         if self.test is not None:
-            self._set(test=_checks.columns_of(self.test, central))
+            self._set(test=_checks.columns_of(self.test, central, self.missing))
             _checks.same_columns(columns, self.test, central.what)
             if not len(next(iter(self.test.values()))):
                 raise DataError(f"The central test set of {self.name!r} has no examples: give test=None.")
         if self.client_test is not None and self.client_test_offsets is not None:
-            self._set(client_test=_checks.columns_of(self.client_test, own))
+            self._set(client_test=_checks.columns_of(self.client_test, own, self.missing))
             _checks.same_columns(columns, self.client_test, own.what)
             test_rows = len(next(iter(self.client_test.values())))
             name = "client_test_offsets"
@@ -164,6 +168,23 @@ class Federated:
     def client_name(self, k: int) -> str:
         """Client k's name: the one given, or its number."""
         return str(k) if self.client_names is None or k >= self.stored else self.client_names[k]
+
+    def complete(self, name: str) -> np.ndarray:
+        """The training rows' column, which must have no missing values.
+
+        Raises:
+            DataError: it has some, with the first place.
+        """
+        values = self.columns[name]
+        if name in self.missing and np.isnan(values).any():
+            place = Places("training rows", self.offsets, self.client_names)(
+                int(np.argwhere(np.isnan(values))[0][0])
+            )
+            raise DataError(
+                f"Column {name!r} has missing values (first in {place}), which only dure.boosting can read. Fill them "
+                "in."
+            )
+        return values
 
     # ── test rows ───────────────────────────────────────────────────────────────────────────────
 
@@ -300,6 +321,7 @@ class Federated:
         source: str = "",
         licence: str = "",
         citation: str = "",
+        missing: Sequence[str] = (),
     ) -> "Federated":
         """Groups rows by a client id per row; rows keep their order inside each client.
 
@@ -316,11 +338,12 @@ class Federated:
             source: where the data come from.
             licence: licence and attribution.
             citation: how to cite them.
+            missing: columns in which NaN stands for a missing value.
 
         Raises:
             DataError: as the class; also ids that are missing or not one per row.
         """
-        checked = _checks.columns_of(columns, Places("training rows", client=np.asarray(client)))
+        checked = _checks.columns_of(columns, Places("training rows", client=np.asarray(client)), missing)
         rows = len(next(iter(checked.values())))
         if (client_test is None) != (test_client is None):
             raise DataError("client_test and test_client belong together: give both or neither.")
@@ -337,7 +360,7 @@ class Federated:
             )
         return cls(
             grouped, offsets, test=test, **own, client_names=names, classes=classes, class_names=class_names,
-            name=name, source=source, licence=licence, citation=citation,
+            name=name, source=source, licence=licence, citation=citation, missing=missing,
         )  # fmt: skip
 
     @classmethod
@@ -382,6 +405,7 @@ class Federated:
         source: str = "",
         licence: str = "",
         citation: str = "",
+        missing: bool = False,
     ) -> "Federated":
         """Reads a pandas or Polars data frame or an Arrow table with one row per example.
 
@@ -398,6 +422,7 @@ class Federated:
             source: where the data come from.
             licence: licence and attribution.
             citation: how to cite them.
+            missing: features may have missing values, which become NaN in x.
 
         Raises:
             DataError: an unknown column (the nearest name is given), features that are not numbers, missing
@@ -413,4 +438,5 @@ class Federated:
         return cls.from_arrays(
             {"x": x[0], "y": y[0]}, owners, test=None if test is None else {"x": x[1], "y": y[1]},
             class_names=names, name=name, source=source, licence=licence, citation=citation,
+            missing=("x",) if missing else (),
         )  # fmt: skip

@@ -27,12 +27,17 @@ class Outside:
         predicts: whether `Model.apply` can be asked for outputs.
         measured: whether schedules may be tried out on the first round's work.
         vectorises: whether many clients can gain by running together.
+        local_work: what a client's work is made of: "steps" (the run's epochs, batches and optimizer hold), "epochs"
+            (only the number of epochs does), or "exact" (none of them does).
+        estimator: the scikit-learn estimator that this is, or None.
     """
 
     frozen: Mapping[str, Any]
     predicts: bool = True
     measured: bool = True
     vectorises: bool = True
+    local_work: str = "steps"
+    estimator: Any = None
 
     def loss(self, loss: Any) -> Any:
         """A task's loss, (outputs, targets) → (B,), as JAX can call it."""
@@ -66,6 +71,10 @@ class Outside:
             train: "shared", "private" or None for all parameters.
         """
         raise NotImplementedError
+
+    def value(self, shared: Any, client: Any, w: Array) -> Any:
+        """(F_k(w), ∇F_k(w) (d,)) over all of the client's rows, or None if they follow from the task's loss."""
+        return None
 
     def gain(self, shared: Any, prox: Any, factor: Any, steps: Array, longest: int) -> Any:
         """The optimizer's displacement per unit of constant gradient, or None if JAX knows the optimizer."""
@@ -281,22 +290,27 @@ def as_model(thing: Any, example_input: Any = None) -> Model:
     """
     if isinstance(thing, Model):
         return thing
-    if _comes_from(thing, "flax.linen"):
+    if comes_from(thing, "flax.linen"):
         if example_input is None:
             raise ConfigError(
                 f"{type(thing).__name__} is a flax module and needs an example to find its shapes: "
                 "as_model(module, example_input) or Model.from_flax(module, example_input)."
             )
         return Model.from_flax(thing, example_input)
-    if _comes_from(thing, "torch.nn"):
+    if comes_from(thing, "torch.nn"):
         return Model.from_torch(thing)
-    if _comes_from(thing, "equinox") or (
-        isinstance(thing, tuple) and len(thing) == 2 and _comes_from(thing[0], "equinox")
+    if comes_from(thing, "equinox") or (
+        isinstance(thing, tuple) and len(thing) == 2 and comes_from(thing[0], "equinox")
     ):
         return Model.from_equinox(thing)
     if isinstance(thing, tuple) and len(thing) == 2 and callable(thing[0]) and callable(thing[1]):
         return Model.from_functions(*thing)
-    if _comes_from(thing, "flax.nnx"):
+    if comes_from(thing, "sklearn"):
+        raise ConfigError(
+            f"{type(thing).__name__} is a scikit-learn estimator, which brings its own loss: give it to simulate in "
+            "the place of the task, or dure.scikit_learn(estimator, data)."
+        )
+    if comes_from(thing, "flax.nnx"):
         raise ConfigError(
             f"{type(thing).__name__} is a flax.nnx module. Give its pure functions: with graph, state = "
             "nnx.split(module), the pair (lambda key: state, lambda state, x: nnx.merge(graph, state)(x))."
@@ -322,7 +336,7 @@ def keep_if_empty(mask: Array | None, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(present, a, b), new, old)
 
 
-def _comes_from(thing: Any, package: str) -> bool:
+def comes_from(thing: Any, package: str) -> bool:
     """Whether a class of the package is among the ancestors, without importing the package."""
     return any(c.__module__ == package or c.__module__.startswith(package + ".") for c in type(thing).__mro__)
 

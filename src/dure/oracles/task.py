@@ -12,7 +12,7 @@ from dure.errors import ConfigError, did_you_mean
 from dure.oracles import metrics as m
 from dure.oracles.layout import Variables
 from dure.oracles.metrics import Metric
-from dure.oracles.model import Model, as_model
+from dure.oracles.model import Model, as_model, comes_from
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,19 @@ class Task:
 def inputs_rows(inputs: Any) -> int:
     """Number of rows B of an input column."""
     return int(np.shape(inputs)[0])
+
+
+def as_task(thing: Any, data: Any) -> Any:
+    """A `Task` from a task or, for these data, from a scikit-learn estimator; anything else as it is.
+
+    Raises:
+        ConfigError, DataError: as for `scikit_learn`.
+    """
+    if isinstance(thing, type) or not comes_from(thing, "sklearn"):
+        return thing
+    from dure.oracles.estimators.task import scikit_learn
+
+    return scikit_learn(thing, data)
 
 
 def classification(

@@ -23,10 +23,18 @@ class Run:
     see what a run in progress has added.
     """
 
-    def __init__(self, directory: Path | None, *, memory: RunWriter | None = None, model: Any = None):
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        memory: RunWriter | None = None,
+        model: Any = None,
+        estimator: Any = None,
+    ):
         self.directory = directory
         self._memory = memory
         self._model = model
+        self._estimator = estimator
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
@@ -168,6 +176,27 @@ class Run:
             return dict(load_file(path))
         except Exception as error:
             raise RunError(f"{path} is damaged: {error}.") from error
+
+    def estimator(self, unfitted: Any = None) -> Any:
+        """The fitted scikit-learn estimator of a run that trained one; labels are 0 … C − 1.
+
+        Args:
+            unfitted: the estimator with the settings of the run; needed for a run opened from disk, where only named
+                tensors are.
+
+        Raises:
+            ConfigError: the tensors are not this estimator's.
+            RunError: no estimator was trained or given, or there is no final model.
+        """
+        given = self._estimator if unfitted is None else unfitted
+        if given is None:
+            raise RunError(
+                "No scikit-learn estimator is known here. Of a run opened from disk it needs one with the run's "
+                "settings: run.estimator(LogisticRegression(C=1.0)). Other models: run.state_dict()."
+            )
+        from dure.oracles.estimators.fitted import fitted
+
+        return fitted(given, self.state_dict())
 
     # --- for people --------------------------------------------------------------------------------------
 

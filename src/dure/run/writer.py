@@ -232,11 +232,14 @@ class RunWriter:
     def __del__(self) -> None:
         self.close()  # a writer that is forgotten lets others at the run
 
-    def run(self, model: Any = None) -> "Run":
-        """The run so far, for reading; `model` is the parameters' pytree, which files can't give back."""
+    def run(self, model: Any = None, estimator: Any = None) -> "Run":
+        """The run so far, for reading.
+
+        `model` is the parameters' pytree, `estimator` the unfitted scikit-learn estimator, which files can't give back.
+        """
         from dure.run.reader import Run
 
-        return Run(self.directory, memory=None if self.directory else self, model=model)
+        return Run(self.directory, memory=None if self.directory else self, model=model, estimator=estimator)
 
 
 Rows = Mapping[str, Any] | Sequence[Mapping[str, Any]]

@@ -12,11 +12,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from dure import devices, keys
 from dure.algorithms.base import Algorithm
 from dure.oracles.layout import Layout, Variables
-from dure.oracles.task import Task
+from dure.oracles.task import as_task
 from dure.simulation import hyper, schedule
 from dure.simulation.cohort import Room, RoundInputs, plan_round, sizes_of
 from dure.simulation.messages import message_bytes
-from dure.simulation.outside import bound, client_error, failed, with_failures
+from dure.simulation.outside import bound, client_error, failed, local_work, with_failures
 from dure.simulation.packing import client_state_shape, own_part, state_size
 from dure.simulation.places import Places
 from dure.simulation.program import compiled_round, measured_round, round_function
@@ -32,7 +32,7 @@ class Engine:
 
     Args:
         algorithm: the method.
-        task: model, loss and measures.
+        task: model, loss and measures, or a scikit-learn estimator.
         data: the federated data set.
         settings: see `settings`.
         variables: where to start; None: the model's `init` with the seed's key.
@@ -43,7 +43,7 @@ class Engine:
     def __init__(
         self,
         algorithm: Algorithm,
-        task: Task,
+        task: Any,
         data: Any,
         settings: Settings,
         *,
@@ -51,7 +51,9 @@ class Engine:
         width: int | None = None,
         directory: Any = None,
     ):
+        task = as_task(task, data)
         check_parts(algorithm, task)
+        settings = local_work(task, settings)
         self.algorithm, self.task, self.data, self.settings = algorithm, task, data, settings
         algorithm.check(data.clients)
         if settings.eager:

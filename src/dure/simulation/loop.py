@@ -66,7 +66,8 @@ class Loop:
             self.writer.model(self.engine.state_dict(), {"round": str(self.engine.round), "format": "dure 1"})
             self.writer.status("complete", self.engine.round)
         self.writer.close()
-        return self.writer.run(model=self.engine.params())
+        outside = self.engine.task.model.outside
+        return self.writer.run(model=self.engine.params(), estimator=outside and outside.estimator)
 
     def _rounds(self) -> None:
         engine = self.engine

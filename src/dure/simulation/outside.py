@@ -4,10 +4,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dure.errors import RunError
+from dure.errors import ConfigError, RunError
 from dure.oracles.layout import Layout
+from dure.oracles.optimizer import as_optimizer
 from dure.oracles.task import Task
+from dure.simulation.plan import Work
 from dure.simulation.results import RoundResult
+from dure.simulation.settings import Settings
+
+
+def local_work(task: Any, settings: Settings) -> Settings:
+    """The settings, where the model's own way of working leaves no room for the run's steps, with its own.
+
+    Raises:
+        ConfigError: epochs, steps, batch size or an optimizer are given, and would be ignored.
+    """
+    outside = task.model.outside
+    if outside is None or outside.local_work == "steps":
+        return settings
+    exact = outside.local_work == "exact"
+    work, allowed = settings.work, 1 if exact else settings.work.epochs
+    if work != Work(allowed, None, 10) or settings.optimizer != as_optimizer(0.1):
+        why = "is solved exactly" if exact else "has an optimizer and batches of its own"
+        unused = "epochs, steps, batch_size and optimizer" if exact else "steps, batch_size and optimizer"
+        raise ConfigError(f"{unused} have no meaning: {task.model.name} {why}. Leave them out.")
+    return replace(settings, work=Work(work.epochs, None, None))
 
 
 def bound(task: Task, data: Any, layout: Layout) -> Task:

@@ -48,7 +48,7 @@ def put_columns(task: Task, data: Any, mesh: Mesh) -> dict[str, Any]:
             raise DataError(
                 f"The task reads column {name!r}, but the data have {', '.join(sorted(data.columns))}."
             )
-        columns[name] = devices.replicate(data.columns[name], mesh)
+        columns[name] = devices.replicate(data.complete(name), mesh)
     if len(data.columns[task.input]) >= 2**31:
         raise DataError("More than 2³¹ − 1 rows in one data set are not supported.")
     return columns

@@ -5,7 +5,6 @@ from typing import Any
 from dure.algorithms.base import Algorithm
 from dure.devices import in_32_bits
 from dure.oracles.layout import Variables
-from dure.oracles.task import Task
 from dure.simulation.engine import Engine
 from dure.simulation.outside import check
 from dure.simulation.results import RoundResult
@@ -27,7 +26,7 @@ class Simulation:
     def __init__(
         self,
         algorithm: Algorithm,
-        task: Task,
+        task: Any,
         data: Any,
         *,
         initial: Variables | None = None,

@@ -19,7 +19,7 @@ from dure import devices
 from dure.algorithms.base import Algorithm
 from dure.errors import ConfigError, did_you_mean
 from dure.oracles.optimizer import Optimizer, as_optimizer
-from dure.oracles.task import Task
+from dure.oracles.task import as_task
 from dure.run import Run, RunWriter, environment
 from dure.simulation import hyper
 from dure.simulation.cohort import RoundInputs
@@ -88,7 +88,7 @@ class Sweep:
 @devices.in_32_bits
 def sweep(
     algorithm: Algorithm,
-    task: Task,
+    task: Any,
     data: Any,
     *,
     rounds: int,
@@ -118,7 +118,7 @@ def sweep(
         ConfigError: a name that neither the algorithm nor the optimizer has, an empty grid, or what
             `simulate` raises.
     """
-    base = as_optimizer(optimizer)
+    base, task = as_optimizer(optimizer), as_task(task, data)
     grid = {name: list(values) for name, values in (grid or {}).items()}
     seeds = list(seeds)
     for name, values in {**grid, "seeds": seeds}.items():

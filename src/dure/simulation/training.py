@@ -11,7 +11,6 @@ from dure.algorithms.base import Algorithm
 from dure.devices import in_32_bits
 from dure.errors import ConfigError
 from dure.oracles.layout import Variables
-from dure.oracles.task import Task
 from dure.population.samplers import Sampler
 from dure.run import Run, RunWriter, data_summary, environment
 from dure.simulation import describe
@@ -23,7 +22,7 @@ from dure.simulation.settings import LostUploads, WorkLimit, settings
 @in_32_bits
 def simulate(
     algorithm: Algorithm,
-    task: Task,
+    task: Any,
     data: Any,
     *,
     rounds: int,
@@ -59,7 +58,8 @@ def simulate(
 
     Args:
         algorithm: the method, such as `FedAvg()`.
-        task: model, loss and measures, such as `classification(softmax_regression(64, 10))`.
+        task: model, loss and measures, such as `classification(softmax_regression(64, 10))`, or a scikit-learn
+            estimator, such as `LogisticRegression(C=1.0)`.
         data: the federated data set.
         rounds: number of rounds, at least 1.
         fraction: C in (0, 1], the share of clients in each round, m = max(⌊C·K⌋, 1) of K without replacement.
