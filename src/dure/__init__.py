@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dure import data, decentralized, distillation, models, trackers
+    from dure import data, decentralized, distillation, flower, models, trackers
     from dure.algorithms import (
         APFL,
         IFCA,
@@ -135,7 +135,7 @@ _NAMES = {
     "dure.simulation.sweep": ("sweep",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = ("data", "decentralized", "distillation", "models", "trackers")
+_ROOMS = ("data", "decentralized", "distillation", "flower", "models", "trackers")
 
 __all__ = [
     "APFL",
@@ -209,6 +209,7 @@ __all__ = [
     "data",
     "decentralized",
     "distillation",
+    "flower",
     "models",
     "oracle",
     "regression",
