@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint benchmarks clean
+.PHONY: demo test test-slow test-flower lint benchmarks clean
 
 demo: $(STAMP)
 	@$(BIN)/dure run examples/digits.toml
@@ -14,6 +14,15 @@ test: $(STAMP)-dev lint
 
 test-slow: $(STAMP)-dev
 	@$(BIN)/python -m pytest -m slow
+
+# Flower's pins exclude those of constraints.txt: its tests have an environment of their own.
+test-flower: $(VENV)-flower/.installed
+	@$(VENV)-flower/bin/python -m pytest tests/oracles/test_flower.py tests/oracles/test_flower_package.py
+
+$(VENV)-flower/.installed: pyproject.toml requirements-flower.txt
+	@test -d $(VENV)-flower || $(PYTHON) -m venv $(VENV)-flower
+	@$(VENV)-flower/bin/python -m pip install --quiet --disable-pip-version-check -e . -r requirements-flower.txt
+	@touch $@
 
 lint: $(STAMP)-dev
 	@$(BIN)/ruff check .
@@ -33,4 +42,4 @@ $(STAMP)-dev: $(STAMP)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) $(VENV)-flower .pytest_cache .mypy_cache .ruff_cache build dist

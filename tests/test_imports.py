@@ -17,7 +17,7 @@ ROOMS = [
     {"keys"},
     {"aggregation", "channel"},
     {"oracles"},
-    {"algorithms", "models", "data"},
+    {"algorithms", "models", "data", "flower"},
     {"population"},
     {"run"},
     {"statistics"},
@@ -68,6 +68,7 @@ def test_using_it_loads_no_optional_or_heavy_package() -> None:
         "polars",
         "pyarrow",
         "datasets",
+        "flwr",
         "ray",
     }
     code = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dure import boosting, data, decentralized, distillation, models, statistics, trackers
+    from dure import boosting, data, decentralized, distillation, flower, models, statistics, trackers
     from dure.algorithms import (
         APFL,
         IFCA,
@@ -137,7 +137,7 @@ _NAMES = {
     "dure.simulation.sweep": ("sweep",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = ("boosting", "data", "decentralized", "distillation", "models", "statistics", "trackers")
+_ROOMS = ("boosting", "data", "decentralized", "distillation", "flower", "models", "statistics", "trackers")
 
 __all__ = [
     "APFL",
@@ -212,6 +212,7 @@ __all__ = [
     "data",
     "decentralized",
     "distillation",
+    "flower",
     "models",
     "oracle",
     "regression",

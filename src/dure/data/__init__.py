@@ -2,6 +2,7 @@
 
 from dure.data.catalogue import CATALOGUE, Entry
 from dure.data.federated import Federated
+from dure.data.loaders.counts import counts
 from dure.data.loaders.digits import digits
 from dure.data.loaders.heart import heart
 from dure.data.loaders.huggingface import huggingface
@@ -30,6 +31,7 @@ __all__ = [
     "Pooled",
     "Summary",
     "by_column",
+    "counts",
     "digits",
     "dirichlet",
     "fashion_mnist",

@@ -78,7 +78,7 @@ class Arena:
     def write(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Place]:
         """Copy arrays into the memory, from its beginning on."""
         places = lay_out(arrays, 0)[0]
-        self.reserve(max((end(place) for place in places.values()), default=1))
+        self.reserve(max([1, *(end(place) for place in places.values())]))  # columns may have no values
         for name, place in places.items():
             self.array(place)[...] = arrays[name]
         return places
