@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dure.devices import in_32_bits
+from dure.devices import in_32_bits, only_one_process
 from dure.distillation.base import Method
 from dure.distillation.describe import config, record
 from dure.distillation.evaluate import Evaluation
@@ -112,6 +112,7 @@ def simulate(
     inputs = check_public(tasks, data, public)
     classes = check_tasks(tasks, data, inputs)
     architecture = check_assignment(assignment, len(tasks), data.clients)
+    only_one_process("Distillation")
     chosen = settings(
         data,
         fraction=fraction,
