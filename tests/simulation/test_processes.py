@@ -5,8 +5,10 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -49,31 +51,27 @@ def contents(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in FILES}
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same trainings by this process on two devices."""
-    directory = tmp_path_factory.mktemp("alone")
-    for name in together.METHODS:
-        together.run(name, directory / name, devices=2)
-    return directory
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Compile without most optimisations, as the script does."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
-def test_two_processes_equal_one(alone: Path, tmp_path: Path) -> None:
-    """Client state (SCAFFOLD's, Ditto's), evaluation and records included; also when interrupted between."""
-    start("begin", tmp_path)  # three rounds of five, the last checkpoint after two or three
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    """Models, client state, evaluation and records; interrupted or not, and resumed by one process or two."""
+    alone, two = tmp_path / "alone", tmp_path / "two"
+    start("begin", two)
     for name in together.METHODS:
-        first, second = (np.load(tmp_path / f"{name}-{rank}.npz") for rank in (0, 1))
+        first, second = (np.load(two / f"{name}-{rank}.npz") for rank in (0, 1))
         for tensor in first:  # every process holds the model
             np.testing.assert_array_equal(first[tensor], second[tensor])
-    shutil.copytree(tmp_path, tmp_path / "copy", ignore=shutil.ignore_patterns("copy"))
-    start("resume", tmp_path)
+    shutil.copytree(two / "Ditto", two / "copy")
+    start("resume and refuse", two)
+    together.run("Ditto", two / "copy", resume=True, devices=2)
     for name in together.METHODS:
-        assert contents(tmp_path / name) == contents(alone / name), name
-    for name in together.METHODS:  # what several processes began, one goes on with
-        run = together.run(name, tmp_path / "copy" / name, resume=True, devices=2)
-        assert run.state == "complete"
-        assert contents(tmp_path / "copy" / name) == contents(alone / name), name
-
-
-def test_what_several_processes_cannot_do_is_refused_in_each(tmp_path: Path) -> None:
-    start("refusals", tmp_path)
+        assert together.run(name, alone / name, devices=2).state == "complete"
+        assert contents(two / name) == contents(alone / name), name
+    assert contents(two / "copy") == contents(alone / "Ditto")
+    assert len({contents(alone / name)["model.safetensors"] for name in together.METHODS}) == 3

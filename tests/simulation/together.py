@@ -12,13 +12,13 @@ import dure
 from dure.errors import ConfigError
 from problems import LINEAR, rows_data
 
-METHODS = {"FedAvg": dure.FedAvg(), "Scaffold": dure.Scaffold(), "Ditto": dure.Ditto(lam=0.5)}
+#: Without client state, with it, and with it and models of the clients' own; and their rounds.
+METHODS = {"FedAvg": (dure.FedAvg(), 2), "Scaffold": (dure.Scaffold(), 3), "Ditto": (dure.Ditto(lam=0.5), 4)}
 
 
-def run(
-    name: str, directory: Path | None, rounds: int = 5, resume: bool = False, **changed: object
-) -> dure.Run:
+def run(name: str, directory: Path | None, rounds: int | None = None, **changed: object) -> dure.Run:
     """A few rounds on two devices, with central and clients' own test rows and a checkpoint every second round."""
+    method, most = METHODS[name]
     data = rows_data(np.arange(1, 21) % 9 + 2, seed=1).split(0.3, seed=0)
     data = dure.Federated(
         data.columns,
@@ -36,12 +36,10 @@ def run(
         "schedule": "vectorised",
         "width": 2,
         "checkpoint_every": 2,
-        "evaluate_clients_every": 3,
+        "evaluate_clients_every": 2,
         **changed,
     }
-    return dure.simulate(
-        METHODS[name], LINEAR, data, rounds=rounds, directory=directory, resume=resume, **keywords
-    )
+    return dure.simulate(method, LINEAR, data, rounds=rounds or most, directory=directory, **keywords)
 
 
 def refusals(directory: Path) -> None:
@@ -78,22 +76,21 @@ def refusals(directory: Path) -> None:
 
 if __name__ == "__main__":
     port, processes, rank, folder, what = sys.argv[1:]
+    jax.config.update("jax_disable_most_optimizations", True)  # most of the time goes into compiling
     jax.config.update("jax_num_cpu_devices", 2 // int(processes))
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", int(processes), int(rank))
     assert len(jax.devices()) == 2
     directory = Path(folder)
-    if what == "refusals":
-        refusals(directory)
-    elif what == "resume":
+    if what == "begin":
+        seen: list[int] = []
         for name in METHODS:
-            run(name, directory / name, resume=True)
-    else:
-        seen = []
-        for name in METHODS:
-            rounds = 3 if what == "begin" else 5
+            rounds = 2 if name == "Ditto" else None  # half of them
             found = run(name, directory / name, rounds, on_round=lambda record: seen.append(record["round"]))
             np.savez(directory / f"{name}-{rank}.npz", **found.state_dict())
             assert (found.directory is None) == (rank != "0")
         assert bool(seen) == (rank == "0")
+    else:
+        run("Ditto", directory / "Ditto", resume=True)
+        refusals(directory)
     print("finished", what)

@@ -289,7 +289,7 @@ def test_a_node_that_is_lost_in_the_middle_of_a_round(tmp_path: Path, folder: st
         return train(params, data, config)
 
     nodes = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
-    second = nodes.add_node(num_cpus=1)
+    second = nodes.add_node(num_cpus=1, temp_dir=folder)
 
     def kill() -> None:
         while not (began / second.node_id).exists():
