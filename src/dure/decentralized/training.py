@@ -91,6 +91,7 @@ def simulate(
         DataError: the data don't fit the task or the graph.
         RunError: the models left the finite numbers; the run can't be written, read or resumed.
     """
+    devices.only_one_process("Training without a server")
     for name, value in (
         ("rounds", rounds),
         ("evaluate_every", evaluate_every),

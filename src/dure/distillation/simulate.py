@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dure.devices import in_32_bits
+from dure.devices import in_32_bits, only_one_process
 from dure.distillation.base import Method
 from dure.distillation.describe import config
 from dure.distillation.group import Group
@@ -116,6 +116,7 @@ def simulate(
     inputs = check_public(tasks, data, public)
     classes = check_tasks(tasks, data, inputs)
     architecture = check_assignment(assignment, len(tasks), data.clients)
+    only_one_process("Distillation")
     chosen = settings(
         data,
         fraction=fraction,

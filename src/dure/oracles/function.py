@@ -11,8 +11,9 @@ from jaxtyping import Array, PyTree
 from dure.errors import ConfigError
 from dure.oracles import metrics as m
 from dure.oracles.host.bridge import Handle, ask, shape
+from dure.oracles.host.executors import workers
 from dure.oracles.host.function import FunctionHost, Predict, Shape, Train
-from dure.oracles.host.pool import forget_with, pool
+from dure.oracles.host.pool import forget_with
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.metrics import Metric
 from dure.oracles.model import Model, Outside
@@ -102,17 +103,17 @@ class FunctionOutside(Outside):
         """See `Outside`."""
         return loss
 
-    def bind(self, task: Any, columns: Mapping[str, Any], layout: Any) -> "FunctionOutside":
+    def bind(self, task: Any, columns: Mapping[str, Any], layout: Any, executor: str) -> "FunctionOutside":
         """See `Outside`."""
         if layout.shared_size != layout.size:
             raise ConfigError("A function trains all parameters together: it can't have private ones.")
         host = FunctionHost(self.host.train, self.predict, self.host.shape, dict(columns))
         forget_with(host)
-        return replace(self, host=host, handle=Handle(host))
+        return replace(self, host=host, handle=Handle(host, workers=workers(executor)))
 
     def prepare(self, devices: int) -> None:
         """See `Outside`."""
-        pool().prepare(self.host, devices)
+        self.handle.workers().prepare(self.host, devices)
 
     def solve(
         self,

@@ -43,8 +43,8 @@ class Outside:
         """A task's loss, (outputs, targets) → (B,), as JAX can call it."""
         raise NotImplementedError
 
-    def bind(self, task: Any, columns: Mapping[str, Any], layout: Any) -> "Outside":
-        """For a task on these training rows (n, …) and this layout of the parameters."""
+    def bind(self, task: Any, columns: Mapping[str, Any], layout: Any, executor: str) -> "Outside":
+        """For a task on these training rows (n, …) and this layout of the parameters, asked where `executor` says."""
         raise NotImplementedError
 
     def prepare(self, devices: int) -> None:

@@ -1,6 +1,7 @@
 """The resolved configuration of a run, as it is saved, and whether two of them are the same experiment."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 
 import dure
+from dure.devices import of_all
 from dure.errors import ConfigError, RunError
 from dure.oracles.optimizer import response
 from dure.run import layout as files
@@ -86,6 +88,7 @@ def config(
             "width": engine.schedule.width,
             "devices": engine.mesh.size,
         },
+        "executor": chosen.executor,
         "data": {
             "name": engine.data.name,
             "clients": engine.data.clients,
@@ -109,6 +112,24 @@ def stored_config(directory: Path) -> dict[str, Any]:
     return found
 
 
+def check_processes(config: Mapping[str, Any]) -> None:
+    """Processes that run a training together must run the same one.
+
+    Raises:
+        ConfigError: they don't.
+    """
+    if jax.process_count() == 1:
+        return
+    content = json.dumps(files.plain({**config, "experiment": None}), sort_keys=True).encode()
+    digests = of_all(np.frombuffer(hashlib.sha256(content).digest(), np.uint8))
+    others = np.flatnonzero((digests != digests[0]).any(1))
+    if len(others):
+        raise ConfigError(
+            f"Process {others[0]} runs another experiment than process 0. All processes must call simulate with "
+            "the same arguments and data: look for what depends on the machine, the time, or an unseeded generator."
+        )
+
+
 def check_same(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """A run may only be resumed as the same experiment; more rounds are allowed.
 
@@ -116,7 +137,7 @@ def check_same(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         ConfigError: naming the first key that differs, with both values.
     """
     for key in now:
-        if key in ("rounds", "dure", "experiment", "name"):
+        if key in ("rounds", "dure", "experiment", "name", "executor"):
             continue
         difference = _difference(key, stored.get(key), files.plain(now[key]))
         if difference:

@@ -65,7 +65,7 @@ class Engine:
         self._split = NamedSharding(self.mesh, PartitionSpec(AXIS))
         start = variables or task.model.init(keys.jax_key(settings.seed, "init"))
         self.layout = Layout.of(start, private=algorithm.private_patterns)
-        self.task = task = bound(task, data, self.layout)
+        self.task = task = bound(task, data, self.layout, settings.executor)
         if task.model.outside is not None and not settings.eager:
             task.model.outside.prepare(self.mesh.size)
         self.columns = put_columns(task, data, self.mesh)
@@ -97,7 +97,8 @@ class Engine:
             settings.memory_budget,
             task.model.outside is not None,
         )
-        if task.model.outside is not None and not task.model.outside.measured:
+        outside = task.model.outside
+        if outside is not None and not (outside.measured and settings.executor == "local"):
             options = options[:1]
         self.schedule = schedule.of_width(width) if width else self._choose(options)
         self._message_sizes()
@@ -147,7 +148,7 @@ class Engine:
 
     def restore(self, model: Model, round: int, client_state: dict[str, np.ndarray]) -> None:
         """Go back to a checkpoint's state."""
-        self.model = jax.device_put(model, self._whole)
+        self.model = devices.put(model, self._whole)
         self.round = round
         self._planned = self._uncommitted = None
         if self._store is not None:
@@ -224,7 +225,7 @@ class Engine:
 
     def split(self, arrays: Any) -> Any:
         """Arrays (devices, …), each device's part on it."""
-        return jax.device_put(arrays, self._split)
+        return devices.put(arrays, self._split)
 
     # ----- client state -------------------------------------------------------------------------------
 
@@ -274,16 +275,16 @@ class Engine:
         self._private: Any = None
         if self.layout.shared_size != self.layout.size:
             shared, own = w[: self.layout.shared_size], w[self.layout.shared_size :]
-            self._private = jax.device_put(own, self._whole)
+            self._private = devices.put(own, self._whole)
         # Copies: a state that holds one array twice can't give its memory to the next round.
         server = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), self.algorithm.init(shared))
-        return jax.device_put(Model(server, floats, ints), self._whole), (own, floats, ints)
+        return devices.put(Model(server, floats, ints), self._whole), (own, floats, ints)
 
     def _take_numbers(self) -> tuple[tuple[Any, Any], Any]:
         algorithm, first = hyper.split(self.algorithm)
         optimizer, second = hyper.split(self.settings.optimizer)
         numbers = np.array([*first, *second], np.float32)
-        return (algorithm, optimizer), jax.device_put(numbers, self._whole)
+        return (algorithm, optimizer), devices.put(numbers, self._whole)
 
     def _message_sizes(self) -> None:
         """Bytes of one client's messages, as the wire encoding would make them."""

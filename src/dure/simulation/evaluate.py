@@ -15,6 +15,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from dure import devices
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.task import Task
 from dure.simulation.statics import AXIS, Model
@@ -36,7 +37,8 @@ def _program(task: Task, layout: Layout, mesh: Mesh) -> Any:
     return jax.jit(
         jax.shard_map(
             on_device, mesh=mesh, in_specs=(whole, whole, whole, split), out_specs=split, check_vma=False
-        )
+        ),
+        **devices.for_all(mesh),
     )
 
 
@@ -86,7 +88,7 @@ class Evaluation:
             values = np.asarray(columns[name])
             padded = np.zeros((mesh.size * blocks * block, *values.shape[1:]), values.dtype)
             padded[: self.rows] = values
-            self._columns[name] = jax.device_put(
+            self._columns[name] = devices.put(
                 padded.reshape(mesh.size, blocks, block, *values.shape[1:]), sharding
             )
 

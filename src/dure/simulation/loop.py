@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dure.algorithms.base import has_personal
+from dure.devices import as_first, in_step, is_first
 from dure.errors import RunError
 from dure.run import Run, RunWriter
 from dure.simulation import checkpoint
@@ -54,11 +56,11 @@ class Loop:
     def _evaluation(self, columns: Mapping[str, np.ndarray]) -> Evaluation:
         return Evaluation(self.engine.task, self.engine.layout, self.engine.mesh, columns)
 
-    def run(self, resume: bool) -> Run:
-        """All rounds, or with `resume` those that are left; returns the run."""
+    def run(self, resumed: Path | None = None) -> Run:
+        """All rounds, or those that are left of the run in the directory `resumed`; returns the run."""
         with self._guarded():
-            if resume and not self._never_began():
-                self._go_back()
+            if resumed is not None and self._began(resumed):
+                self._go_back(resumed)
             else:
                 self._record(None, self._start_evaluation(0), time.perf_counter(), 0)
                 self._save()
@@ -156,20 +158,26 @@ class Loop:
         self.writer.status("running", self.engine.round)
         self.saved_at = time.monotonic()
 
-    def _never_began(self) -> bool:
-        """Whether the run was stopped before its first checkpoint, which comes before round 1: begin it anew."""
-        assert self.writer.directory is not None
-        if checkpoint.saved_rounds(self.writer.directory) or self.writer.run().rounds[1:]:
-            return False
-        self.writer.truncate(dict.fromkeys(self.writer.positions(), 0))
-        return True
+    def _began(self, directory: Path) -> bool:
+        """Whether the run came to its first checkpoint, which is before round 1; if not, it begins anew."""
+        began = True
+        if is_first() and not checkpoint.saved_rounds(directory) and not self.writer.run().rounds[1:]:
+            self.writer.truncate(dict.fromkeys(self.writer.positions(), 0))
+            began = False
+        return bool(as_first(began))
 
-    def _go_back(self) -> None:
-        assert self.writer.directory is not None
-        at = checkpoint.load(self.writer.directory, self.engine)
+    def _go_back(self, directory: Path) -> None:
+        with in_step():
+            at = checkpoint.load(directory, self.engine)
+        if as_first(at.round) != at.round:
+            raise RunError(
+                f"This process reads the checkpoint of round {at.round} in {directory}, and the first one another: "
+                "the run must be on a file system that all machines share."
+            )
         if at.round > self.rounds:
             raise RunError(f"The run has done {at.round} rounds already; rounds={self.rounds} is less.")
-        self.writer.truncate(at.positions)
+        if is_first():
+            self.writer.truncate(at.positions)
         self.uplink, self.downlink = at.uplink, at.downlink
         self.writer.status("running", at.round)
 

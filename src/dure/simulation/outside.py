@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
+
 from dure.errors import ConfigError, RunError
 from dure.oracles.layout import Layout
 from dure.oracles.optimizer import as_optimizer
@@ -31,12 +33,30 @@ def local_work(task: Any, settings: Settings) -> Settings:
     return replace(settings, work=Work(work.epochs, None, None))
 
 
-def bound(task: Task, data: Any, layout: Layout) -> Task:
-    """The task with its model bound to the training rows, where its framework wants that."""
+def bound(task: Task, data: Any, layout: Layout, executor: str = "local") -> Task:
+    """The task with its model bound to the training rows, where its framework wants that.
+
+    Raises:
+        ConfigError: a model that JAX computes is to be computed by another executor, the executor isn't there, or
+            several processes would train one that JAX doesn't compute.
+    """
     outside = task.model.outside
+    if outside is None and executor != "local":
+        raise ConfigError(
+            f"executor={executor!r} is for PyTorch models and functions, and JAX computes {task.model.name!r}: its "
+            "rounds use all devices of this machine, and with jax.distributed those of several (docs/clusters.md). "
+            "Leave executor out."
+        )
+    if outside is not None and jax.process_count() > 1:
+        raise ConfigError(
+            f"{jax.process_count()} processes run this together (jax.distributed), and {task.model.name!r} is trained "
+            "outside JAX: start one process, and let executor='ray' use other machines."
+        )
     if outside is None or not {task.input, task.target} <= set(data.columns):
         return task
-    return replace(task, model=replace(task.model, outside=outside.bind(task, data.columns, layout)))
+    return replace(
+        task, model=replace(task.model, outside=outside.bind(task, data.columns, layout, executor))
+    )
 
 
 def failed(task: Task) -> list[Any]:

@@ -104,7 +104,7 @@ class _These:
 
 @lru_cache(maxsize=16)
 def _program(statics: Statics) -> Any:
-    return jax.jit(_function(statics))
+    return jax.jit(_function(statics), **devices.for_all(statics.mesh))
 
 
 def _function(statics: Statics) -> Any:

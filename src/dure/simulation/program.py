@@ -15,6 +15,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, PyTree
 
+from dure import devices
 from dure.aggregation import mean
 from dure.algorithms.base import RoundInfo, has_survey
 from dure.errors import ConfigError
@@ -87,13 +88,13 @@ def round_function(statics: Statics) -> Callable[..., Any]:
 @lru_cache(maxsize=64)
 def compiled_round(statics: Statics) -> Any:
     """The jitted round. The old model's memory is given to the new one."""
-    return jax.jit(round_function(statics), donate_argnums=(0,))
+    return jax.jit(round_function(statics), donate_argnums=(0,), **devices.for_all(statics.mesh))
 
 
 @lru_cache(maxsize=64)
 def measured_round(statics: Statics) -> Any:
     """The jitted round that leaves its arguments alone, to measure schedules with."""
-    return jax.jit(round_function(statics))
+    return jax.jit(round_function(statics), **devices.for_all(statics.mesh))
 
 
 def _sum_devices(statics: Statics, sums: mean.Sums) -> mean.Sums:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dure.devices import as_first
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.rewrite import has_convolution
 from dure.oracles.task import Task
@@ -93,7 +94,7 @@ def choose(options: list[Schedule], key: Any, run: Callable[[Schedule], Any]) ->
         begin = time.perf_counter()
         jax.block_until_ready(run(option))
         seconds.append(time.perf_counter() - begin)
-    _remembered[key] = options[seconds.index(min(seconds))]
+    _remembered[key] = options[as_first(seconds.index(min(seconds)))]
     return _remembered[key]
 
 

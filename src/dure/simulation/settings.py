@@ -19,6 +19,7 @@ ESTIMATORS = ("ratio", "horvitz-thompson")
 SCHEDULES = ("auto", "sequential", "vectorised")
 PLACEMENTS = ("auto", "host", "device", "disk")
 CLIENT_ERRORS = ("raise", "set aside")
+EXECUTORS = ("local", "ray")
 #: Host function (seed, round, ids (m,)) → (m,) bool: whose upload doesn't arrive.
 LostUploads = Callable[[int, int, np.ndarray], np.ndarray]
 #: Host function (seed, round, ids (m,), steps (m,)) → steps really done (m,): slow clients stop early.
@@ -45,6 +46,7 @@ class Settings:
     lost_uploads: float | LostUploads
     objective: str
     client_errors: str = "raise"
+    executor: str = "local"
 
     def lost(self, round: int, ids: np.ndarray) -> np.ndarray:
         """(m,) bool: whose upload doesn't arrive in this round."""
@@ -89,6 +91,7 @@ def settings(
     work_limit: WorkLimit | None = None,
     lost_uploads: float | LostUploads = 0.0,
     client_errors: str = "raise",
+    executor: str = "local",
 ) -> Settings:
     """Check the keywords against each other and against the data; the meanings are in `simulate`.
 
@@ -107,9 +110,12 @@ def settings(
         ("schedule", schedule, SCHEDULES),
         ("client_state", client_state, PLACEMENTS),
         ("client_errors", client_errors, CLIENT_ERRORS),
+        ("executor", executor, EXECUTORS),
     ):
         if value not in allowed:
             raise ConfigError(f"{name}={value!r} is not known. {did_you_mean(str(value), allowed)}")
+    if eager and executor != "local":
+        raise ConfigError(f"eager=True runs everything in this process: leave out executor={executor!r}.")
     size = sampler.expected_size(data)
     if size > MAX_TERMS:
         raise ConfigError(
@@ -152,6 +158,7 @@ def settings(
         lost_uploads if callable(lost_uploads) else float(lost_uploads),
         objective(sampler, weighting, estimator),
         client_errors,
+        executor,
     )
 
 

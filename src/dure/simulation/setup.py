@@ -130,12 +130,19 @@ def make_store(
     """Where the clients' state is kept, or None for a method without; `shape` and `at_first` of one client.
 
     Raises:
-        ConfigError: it is to be on disk and there is no directory.
+        ConfigError: it is to be on disk and there is no directory, or there are several processes.
     """
     if shape is None:
         return None
     placement = settings.client_state
-    if placement == "auto":
+    if placement == "disk" and jax.process_count() > 1:
+        raise ConfigError(
+            "client_state='disk' is for one process: several keep the clients' state in memory, each of them all of "
+            "it. Leave client_state out."
+        )
+    if placement == "auto" and jax.process_count() > 1:
+        placement = "host"
+    elif placement == "auto":
         whole = 4 * state_size(shape) * clients
         placement = "host" if whole <= HOST_STATE_LIMIT or directory is None else "disk"
     if placement == "disk" and directory is None:

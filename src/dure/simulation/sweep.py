@@ -118,6 +118,7 @@ def sweep(
         ConfigError: a name that neither the algorithm nor the optimizer has, an empty grid, or what
             `simulate` raises.
     """
+    devices.only_one_process("dure.sweep")
     base, task = as_optimizer(optimizer), as_task(task, data)
     grid = {name: list(values) for name, values in (grid or {}).items()}
     seeds = list(seeds)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dure.algorithms.base import Algorithm
-from dure.devices import in_32_bits
+from dure.devices import in_32_bits, in_step, is_first
 from dure.errors import ConfigError
 from dure.oracles.layout import Variables
 from dure.population.samplers import Sampler
@@ -50,6 +50,7 @@ def simulate(
     work_limit: WorkLimit | None = None,
     lost_uploads: float | LostUploads = 0.0,
     client_errors: str = "raise",
+    executor: str = "local",
     initial: Variables | None = None,
     on_round: OnRound | None = None,
     experiment: Mapping[str, Any] | None = None,
@@ -76,7 +77,7 @@ def simulate(
         seed: everything random follows from it.
         directory: where the run is kept (records, checkpoints, model, report); None keeps it in memory.
         resume: continue the run in `directory` from its last checkpoint; all arguments must be the same,
-            only `rounds` may grow.
+            only `rounds` may grow and `executor` be another.
         evaluate_every: rounds between evaluations on the central test set (also before the first and after
             the last round); None: never.
         evaluate_clients_every: the same for every client's own test rows; None: after the last round.
@@ -93,8 +94,10 @@ def simulate(
             (seed, round, ids) → one bool per client. What was sent is counted; the client keeps its old state.
         client_errors: what becomes of a client whose own code raises (a PyTorch model's, a function's): "raise"
             ends the run, "set aside" goes on without its update and records why.
+        executor: where the work of PyTorch models and functions is done: "local" (worker processes of this machine) or
+            "ray" (a Ray cluster). The results are the same; see docs/clusters.md.
         initial: variables to start from; None: the model's `init`.
-        on_round: called with each round's record.
+        on_round: called with each round's record; in the first process only, where there are several.
         experiment: the configuration file's content, kept with the run for `dure resume`.
 
     Returns:
@@ -137,9 +140,11 @@ def simulate(
         work_limit=work_limit,
         lost_uploads=lost_uploads,
         client_errors=client_errors,
+        executor=executor,
     )
     place = None if directory is None else Path(directory)
-    stored = describe.stored_config(place) if resume and place is not None else None
+    with in_step():
+        stored = describe.stored_config(place) if resume and place is not None else None
     engine = Engine(
         algorithm,
         task,
@@ -150,10 +155,19 @@ def simulate(
         width=None if stored is None else int(stored["schedule"]["width"]),
     )
     config = describe.config(engine, rounds, evaluate_every, evaluate_clients_every, initial, experiment)
-    if stored is not None:
-        describe.check_same(stored, config)
-    writer = RunWriter(
-        place, config=config, environment=environment(), data=data_summary(data), rounds=rounds, resume=resume
-    )
+    describe.check_processes(config)
+    own = place if is_first() else None
+    with in_step():
+        if stored is not None:
+            describe.check_same(stored, config)
+        writer = RunWriter(
+            own,
+            config=config,
+            environment=environment(),
+            data=data_summary(data),
+            rounds=rounds,
+            resume=resume and is_first(),
+        )
+    on_round = on_round if is_first() else None
     loop = Loop(engine, writer, rounds, evaluate_every, evaluate_clients_every, checkpoint_every, on_round)
-    return loop.run(resume)
+    return loop.run(place if resume else None)

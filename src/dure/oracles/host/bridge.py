@@ -1,6 +1,6 @@
 """From the compiled round to a host and back: one callback for all clients that run together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from dure.errors import RunError
 from dure.oracles.host import worker
+from dure.oracles.host.base import Workers
 from dure.oracles.host.pool import pool
 
 FLOAT = jnp.float32
@@ -47,11 +48,13 @@ class Handle:
     Attributes:
         host: see `dure.oracles.pytorch.host`.
         here: ask in this process (a GPU's model), one question at a time.
+        workers: who answers otherwise, see `executors.workers`.
         failures: what has failed and wasn't looked at yet.
     """
 
     host: Any
     here: bool = False
+    workers: Callable[[], Workers] = pool
     failures: list[Failure] = field(default_factory=list)
     _lock: Any = field(default_factory=Lock)
 
@@ -63,7 +66,7 @@ class Handle:
                 with self._lock:
                     failed = worker.answer(self.host, job, given, wanted)
             else:
-                failed = pool().ask(self.host, job, given, wanted)
+                failed = self.workers().ask(self.host, job, given, wanted)
         except RunError as error:
             for array in wanted.values():
                 array[...] = np.nan if array.dtype.kind == "f" else 0

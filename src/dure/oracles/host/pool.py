@@ -109,20 +109,7 @@ class Pool:
     def ask(
         self, host: Any, job: Any, given: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]
     ) -> Any:
-        """Let a worker answer `job` about `host`.
-
-        Args:
-            host: what is asked; workers get to know it once.
-            job: the question, a small picklable object.
-            given: arrays that go with it.
-            wanted: arrays that the answer is written into.
-
-        Returns:
-            What failed, see `worker.answer`.
-
-        Raises:
-            RunError: a worker died over it, and so did the next.
-        """
+        """See `Workers`."""
         died = []
         for _ in range(TRIES):
             if self._closing:
@@ -148,11 +135,7 @@ class Pool:
         )
 
     def prepare(self, host: Any, count: int) -> None:
-        """Start so many workers and let them get to know a host, without waiting for them.
-
-        Raises:
-            ConfigError: it can't be sent to another process.
-        """
+        """See `Workers`: starts so many workers, without waiting for them."""
         content = pickled(host)
         for i, worker in enumerate(self._all()):
             if i >= count:

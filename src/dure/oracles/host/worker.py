@@ -32,12 +32,12 @@ def serve(peer: socket.socket) -> None:
             elif kind == "host":
                 number, content, places, size = message
                 columns = None if places is None else Arena(socket.recv_fds(peer, 1, 1)[1][0])
-                hosts[number] = host = _load(content)
-                if columns is not None and not isinstance(host, _Unreadable):
+                hosts[number] = host = load(content)
+                if columns is not None and not isinstance(host, Unreadable):
                     columns.follow(size)
                     host.bind({name: columns.array(place) for name, place in places.items()})
             elif kind == "job":
-                jobs[message[0]] = _load(message[1])
+                jobs[message[0]] = load(message[1])
             elif kind == "forget":
                 hosts.pop(message[0], None)
             else:
@@ -49,21 +49,23 @@ def serve(peer: socket.socket) -> None:
                 channel.send(peer, answer(hosts[number], jobs[job], arguments, results))
 
 
-class _Unreadable:
+class Unreadable:
     """Stands for what could not be unpickled: whoever asks about it gets the error."""
 
     def __init__(self, error: Exception):
         self._error = error
 
     def answer(self, *_: Any) -> list[Any]:
+        """Raises what was raised."""
         raise self._error
 
 
-def _load(content: bytes) -> Any:
+def load(content: bytes) -> Any:
+    """What was pickled; `Unreadable` where that fails."""
     try:
         return pickle.loads(content)
     except Exception as error:
-        return _Unreadable(error)
+        return Unreadable(error)
 
 
 def answer(
@@ -74,7 +76,7 @@ def answer(
     Results of what failed are NaN (integers 0); row −1 stands for all.
     """
     try:
-        if isinstance(job, _Unreadable):
+        if isinstance(job, Unreadable):
             host = job
         return list(host.answer(job, arguments, results))
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from torch import Tensor
 from dure.oracles.host.base import Host
 from dure.oracles.host.worker import failure
 from dure.oracles.pytorch import solver
+from dure.oracles.pytorch.chunk import Solve
 from dure.oracles.pytorch.functional import Functional, as_tensor, put_buffers, seeded, take_buffers
 from dure.oracles.pytorch.rules import Path, follow
 
 Arrays = Mapping[str, np.ndarray]
+_trying = Lock()  # a trial runs the module, and several devices ask
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,15 @@ class TorchHost(Host):
             follow(job, given, wanted)
             return []
         return solver.solve(self, job, given, wanted)
+
+    def groups(self, job: Any, given: Arrays, rows: int) -> list[np.ndarray] | None:
+        """See `Host`."""
+        if not isinstance(job, Solve):
+            return None
+        with _trying:
+            if solver.together_for(self, job, rows) is None:
+                return None
+            return [np.arange(rows)[group] for group in solver.groups(rows, self.functional.size)]
 
     def _guarded(self, k: int, job: Pass, given: Arrays, wanted: Arrays) -> list[Any]:
         try:

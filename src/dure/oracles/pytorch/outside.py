@@ -15,7 +15,8 @@ from torch import nn
 
 from dure.errors import ConfigError
 from dure.oracles.host.bridge import FLOAT, Handle, ask, shape
-from dure.oracles.host.pool import forget_with, pool
+from dure.oracles.host.executors import workers
+from dure.oracles.host.pool import forget_with
 from dure.oracles.layout import Layout
 from dure.oracles.metrics import sigmoid_cross_entropy, softmax_cross_entropy, squared_error
 from dure.oracles.model import Outside
@@ -56,11 +57,18 @@ class TorchOutside(Outside):
             return loss
         return TorchLoss(loss)
 
-    def bind(self, task: Any, columns: Mapping[str, np.ndarray], layout: Layout) -> "TorchOutside":
+    def bind(
+        self, task: Any, columns: Mapping[str, np.ndarray], layout: Layout, executor: str
+    ) -> "TorchOutside":
         """See `Outside`."""
+        if executor != "local" and self.handle.here:
+            raise ConfigError(
+                f"executor={executor!r} shares out work on CPUs, and this model is on device={self.options.device!r}, "
+                "which the program itself asks. Leave out one of them."
+            )
         names = (task.input, task.target)
         loss = OWN_NAMES.get(task.loss) or task.loss.given
-        key = (tuple(id(columns[n]) for n in names), names, loss, layout)
+        key = (tuple(id(columns[n]) for n in names), names, loss, layout, executor)
         if key not in self._bound:
             self._bound.clear()
             kept = {n: np.asarray(columns[n]) for n in names}
@@ -71,7 +79,7 @@ class TorchOutside(Outside):
             convolutions = any(len(e.shape) > 2 for e in layout.entries)
             bound = replace(
                 self,
-                host=Handle(host, here=self.handle.here),
+                host=Handle(host, here=self.handle.here, workers=workers(executor)),
                 vectorises=self.options.device != "cpu" or not convolutions,
             )
             self._bound[key] = (bound, columns)
@@ -81,7 +89,7 @@ class TorchOutside(Outside):
     def prepare(self, devices: int) -> None:
         """See `Outside`."""
         if self.host is not None and not self.host.here:
-            pool().prepare(self.host.host, devices)
+            self.host.workers().prepare(self.host.host, devices)
 
     def solve(
         self,

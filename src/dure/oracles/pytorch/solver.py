@@ -30,15 +30,21 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, np.ndarray]
 
 
+#: Most clients, and about how many numbers of theirs, that one pass computes. Small models share the cost of starting
+#: operations; large ones gain nothing from company and leave the cache.
+TOGETHER, NUMBERS = 32, 1 << 20
+
+
 def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[Any]:
     """Solve for each row of what is given (one row for all where they share it)."""
     clients = wanted["w"].shape[0]
-    f = host.functional
-    if clients > 1 and job.batch:
-        together = host.known.setdefault("together", Together(f, host.loss))
-        if together.possible(host.column(0), host.column(1), job.batch):
-            solve_together(host.column, together, job, given, wanted)
-            return []
+    together = together_for(host, job, clients)
+    if together is not None:
+        for rows in groups(clients, host.functional.size):
+            mine = {name: array[rows] if len(array) == clients else array for name, array in given.items()}
+            into = {name: array[rows] for name, array in wanted.items()}
+            solve_together(host.column, together, job, mine, into)
+        return []
     failures = []
     for k in range(clients):
         mine = {name: array[k % len(array)] for name, array in given.items()}
@@ -50,6 +56,24 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
                 array[...] = np.nan if array.dtype.kind == "f" else 0
             failures.append(failure(k, error))
     return failures
+
+
+def together_for(host: "TorchHost", job: Solve, clients: int) -> Together | None:
+    """What computes so many clients together, or None where they are solved one after another."""
+    if clients < 2 or not job.batch:
+        return None
+    together: Together = host.known.setdefault("together", Together(host.functional, host.loss))
+    return together if together.possible(host.column(0), host.column(1), job.batch) else None
+
+
+def groups(clients: int, size: int) -> list[slice]:
+    """The rows of each group of clients that are computed together, for a model of so many parameters.
+
+    The last bits of a convolution's gradient depend on how many are computed together, so that groups follow from the
+    question alone and not from who answers it.
+    """
+    count = -(-clients // max(min(TOGETHER, NUMBERS // size), 2))
+    return [slice(k, None, count) for k in range(count)]  # the longest come first: every group has some
 
 
 # ----- one client -----------------------------------------------------------------------------------------

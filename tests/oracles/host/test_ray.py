@@ -1,0 +1,311 @@
+"""Ray: the same bits as here, every array put once, and workers and nodes that die in the middle of a round."""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import dure
+from problems import LINEAR, make_engine
+
+ray = pytest.importorskip("ray")
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+RNG = np.random.default_rng(5)
+SIZES = np.array([6, 10, 4, 8, 0, 7, 3])
+DATA = dure.Federated(
+    {
+        "x": RNG.normal(size=(SIZES.sum(), 4)).astype(np.float32),
+        "y": RNG.integers(0, 3, SIZES.sum()).astype(np.int32),
+    },
+    np.concatenate([[0], np.cumsum(SIZES)]),
+)
+LOCAL: dict[str, Any] = {"epochs": 2, "batch_size": 4, "devices": 2, "schedule": "vectorised"}
+
+
+# Starting Ray forks, which worries JAX: what is forked becomes another program at once.
+pytestmark = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[str]:
+    """For Ray's files. Its name is short, as sockets' names must be."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RAY_AUTH_MODE", "disabled")  # or Ray writes a token into the home directory
+        patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        made = tempfile.mkdtemp(prefix="dure")
+        yield made
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: str) -> Iterator[Any]:
+    """Two CPUs on this machine."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Compile without most optimisations, as most of the time goes into that."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def train(params: Any, data: Any, config: Any) -> Any:
+    """Needs more than one operation, so that another order of rows or another seed can be seen in the bits."""
+    draw = np.random.default_rng(config["seed"]).normal(size=params.shape)
+    moved = params + 0.1 * (data["x"].mean(0) * (1 + config["client"]) - params) + 1e-3 * draw
+    return moved, len(data["y"]), float(np.square(moved).mean())
+
+
+def function(train: Any = train, size: int = 4) -> dure.Task:
+    return dure.oracle(train, init=np.zeros(size))
+
+
+def trained(task: dure.Task, algorithm: Any = None, rounds: int = 2, **settings: Any) -> np.ndarray:
+    engine = make_engine(algorithm or dure.FedAvg(), task, DATA, **{**LOCAL, **settings})
+    for _ in range(rounds):
+        engine.collect(engine.launch())
+    return np.asarray(engine.vector())
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> None:
+    np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+# ----- before there is a cluster -------------------------------------------------------------------------------
+
+
+def test_no_cluster_is_an_error_with_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if ray.is_initialized():
+        pytest.skip("another test has started one")
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    monkeypatch.setattr(ray, "init", partial(ray.init, _temp_dir=str(tmp_path)))  # not to find someone else's
+    with pytest.raises(dure.ConfigError, match=r"finds no Ray cluster.*ray start --head"):
+        make_engine(dure.FedAvg(), function(), DATA, executor="ray")
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dure.oracles.host.ray", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(dure.ConfigError, match=r"pip install \"dure\[ray\]\""):
+        make_engine(dure.FedAvg(), function(), DATA, executor="ray")
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        (LINEAR, {}, "JAX computes 'linear'.*jax.distributed"),
+        (function(), {"eager": True}, "eager=True runs everything in this process"),
+        (function(), {"executor": "dask"}, "executor='dask' is not known"),
+    ],
+    ids=["jax", "eager", "unknown"],
+)
+def test_what_cannot_be(task: Any, settings: Any, message: str) -> None:
+    with pytest.raises(dure.ConfigError, match=message):
+        make_engine(dure.FedAvg(), task, DATA, **{"executor": "ray", **settings})
+
+
+# ----- bits ----------------------------------------------------------------------------------------------------
+
+
+def test_a_function_gives_the_same_bits(cluster: Any) -> None:
+    here = trained(function())
+    same_bits(trained(function(), executor="ray"), here)
+    same_bits(trained(function(), executor="ray", schedule="sequential", devices=1), here)
+    assert np.abs(here).max() > 0
+
+
+@pytest.mark.parametrize("algorithm", [dure.FedAvg(), dure.Scaffold()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("middle", [nn.Tanh(), nn.BatchNorm1d(6)], ids=["together", "one by one"])
+def test_a_module_gives_the_same_bits(cluster: Any, algorithm: Any, middle: Any) -> None:
+    torch.manual_seed(0)
+    task = dure.classification(nn.Sequential(nn.Linear(4, 6), middle, nn.Linear(6, 3)))
+    here = trained(task, algorithm, optimizer=0.1)
+    same_bits(trained(task, algorithm, optimizer=0.1, executor="ray"), here)
+
+
+def test_a_run_may_be_resumed_elsewhere(cluster: Any, tmp_path: Path) -> None:
+    def run(name: str, rounds: int, **settings: Any) -> dure.Run:
+        return dure.simulate(
+            dure.FedAvg(), function(), DATA, rounds=rounds, directory=tmp_path / name, **{**LOCAL, **settings}
+        )
+
+    whole = run("whole", 4)
+    run("parts", 2)
+    parts = run("parts", 4, executor="ray", resume=True)
+    same_bits(parts.state_dict()["0"], whole.state_dict()["0"])
+    assert (tmp_path / "parts" / "rounds.jsonl").read_bytes() == (
+        tmp_path / "whole/rounds.jsonl"
+    ).read_bytes()
+
+
+# ----- what travels --------------------------------------------------------------------------------------------
+
+
+def test_data_are_put_once_and_the_model_once_a_round(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dure.Federated({name: column.copy() for name, column in DATA.columns.items()}, DATA.offsets)
+    size = 20_000  # 80 kB, more than what travels with the question
+
+    def grow(params: Any, data: Any, config: Any) -> Any:
+        return params + 1 + config["client"], len(data["y"])
+
+    puts: list[Any] = []
+    put = ray.put
+    monkeypatch.setattr(ray, "put", lambda value: puts.append(value) or put(value))
+    for schedule in ("vectorised", "sequential"):
+        puts.clear()
+        engine = make_engine(
+            dure.FedAvg(), function(grow, size), data, **{**LOCAL, "schedule": schedule, "executor": "ray"}
+        )
+        for _ in range(3):
+            assert Counter(engine.collect(engine.launch()).status) == {"ok": 6, "no examples": 1}
+        kinds = Counter(type(value) for value in puts)
+        # A host's content, and three models for 2 devices and 7 clients; columns with the first engine only.
+        assert kinds == {bytes: 1, np.ndarray: 3, **({dict: 1} if schedule == "vectorised" else {})}
+        if schedule == "vectorised":
+            first = engine  # which keeps the columns there
+    assert first.settings.executor == "ray"
+
+
+# ----- death ---------------------------------------------------------------------------------------------------
+
+
+def dies(marker: Path | None) -> Any:
+    """Kills its process while it works for client 3: once if there is a marker to leave, else always."""
+    path = None if marker is None else str(marker)
+
+    def train_or_die(params: Any, data: Any, config: Any) -> Any:
+        if config["client"] == 3 and (path is None or not os.path.exists(path)):
+            if path is not None:
+                open(path, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return params + (1 + config["client"]) * data["x"].mean(0), len(data["y"])
+
+    return train_or_die
+
+
+def test_a_worker_that_dies_is_asked_again_elsewhere(cluster: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "died"
+    found = trained(function(dies(marker)), executor="ray")
+    assert marker.exists()
+    same_bits(found, trained(function(dies(marker))))  # nobody dies where the marker is
+
+
+def test_a_client_that_always_kills_its_worker_is_named(cluster: Any) -> None:
+    engine = make_engine(dure.FedAvg(), function(dies(None)), DATA, **{**LOCAL, "executor": "ray"})
+    with pytest.raises(
+        dure.RunError, match=r"Client 3 failed in round 1 \(train\).*2 workers of the Ray cluster died"
+    ):
+        engine.collect(engine.launch())
+
+
+def test_only_the_client_that_kills_its_workers_is_set_aside(cluster: Any) -> None:
+    settings = {**LOCAL, "devices": 1, "executor": "ray", "client_errors": "set aside"}
+    result = (engine := make_engine(dure.FedAvg(), function(dies(None)), DATA, **settings)).collect(
+        engine.launch()
+    )
+    assert [s.partition(" of the Ray")[0] for s in result.status] == [
+        "ok", "ok", "ok", "raised 2 workers", "no examples", "ok", "ok"
+    ]  # fmt: skip
+    rest = [0, 1, 2, 5, 6]
+    starts = np.concatenate([[0], np.cumsum(SIZES)])
+    moves = np.stack([(1 + k) * DATA.columns["x"][starts[k] : starts[k + 1]].mean(0) for k in rest])
+    expected = SIZES[rest] @ moves / SIZES[rest].sum()
+    np.testing.assert_allclose(np.asarray(engine.vector()), expected, rtol=1e-5)
+
+
+def test_a_client_that_raises_is_named_with_its_traceback(cluster: Any) -> None:
+    def fails(params: Any, data: Any, config: Any) -> Any:
+        if config["client"] == 3:
+            raise ValueError("no disk")
+        return params, len(data["y"])
+
+    engine = make_engine(dure.FedAvg(), function(fails), DATA, **{**LOCAL, "executor": "ray"})
+    with pytest.raises(dure.RunError, match=r"Client 3 failed in round 1.*no disk") as caught:
+        engine.collect(engine.launch())
+    assert "in fails" in caught.value.__notes__[0]
+
+
+# ----- workers that are not what this program is ---------------------------------------------------------------
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that has not looked at its workers."""
+    monkeypatch.setattr("dure.oracles.host.ray._pool", None, raising=False)
+
+
+def test_workers_without_dure(
+    cluster: Any, anew: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dure").mkdir()
+    (tmp_path / "dure" / "__init__.py").write_text("")  # takes the place of the installed one
+    monkeypatch.setattr("dure.oracles.host.ray._own_paths", lambda: [str(tmp_path)])
+    with pytest.raises(dure.ConfigError, match=r"can't run dure: .*No module named 'dure.*Install dure"):
+        make_engine(dure.FedAvg(), function(), DATA, executor="ray")
+
+
+def test_workers_with_another_dure(cluster: Any, anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = dure.__version__
+    monkeypatch.setattr(dure, "__version__", "0.0.7")
+    with pytest.raises(dure.ConfigError, match=f"have dure {there}, and this program has 0.0.7"):
+        make_engine(dure.FedAvg(), function(), DATA, executor="ray")
+
+
+# ----- nodes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_in_the_middle_of_a_round(tmp_path: Path, folder: str) -> None:
+    """Two nodes with a CPU each; the second is killed while a client's function runs there."""
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()  # the cluster of the other tests, if they ran
+    began, go = tmp_path / "began", tmp_path / "go"
+    began.mkdir()
+
+    def waits(params: Any, data: Any, config: Any) -> Any:
+        if "RAY_JOB_ID" in os.environ:  # in a worker
+            (began / ray.get_runtime_context().get_node_id()).touch()
+            while not go.exists():
+                time.sleep(0.01)
+        return train(params, data, config)
+
+    nodes = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
+    second = nodes.add_node(num_cpus=1, temp_dir=folder)
+
+    def kill() -> None:
+        while not (began / second.node_id).exists():
+            time.sleep(0.01)
+        nodes.remove_node(second, allow_graceful=False)
+        go.touch()
+
+    try:
+        ray.init(address=nodes.address, log_to_driver=False)
+        nodes.wait_for_nodes()
+        killer = threading.Thread(target=kill, daemon=True)
+        killer.start()
+        found = trained(function(waits), executor="ray", rounds=1)
+        killer.join(30)
+        assert not killer.is_alive()
+        same_bits(found, trained(function(), rounds=1))
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
