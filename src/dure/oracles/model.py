@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from dure.errors import ConfigError
+from dure.oracles.adapter import Adapter
 from dure.oracles.layout import Variables
 
 _KEYWORDS = ("train", "key", "mask", "buffers")
@@ -57,8 +58,8 @@ class Outside:
         Args:
             shared: what all clients of the round share, with the optimizer.
             client: the client's plan.
-            arrays: start (d,), and where they are wanted linear, prox, anchor, and x and gx, the variance
-                reduction's point and gradient.
+            arrays: start (d,), and where they are wanted linear, prox, anchor, x and gx, the variance
+                reduction's point and gradient, and frozen (f,), the frozen parameters in the place of its own.
             factor: on every displacement.
             repeats: how many times the plan is gone through.
             train: "shared", "private" or None for all parameters.
@@ -89,6 +90,8 @@ class Model:
             or the batch statistics leave them out. When False, batches must not be padded.
         features: like `apply`, but returns the representation (B, p) before the last layer; None: unknown.
         outside: for models of a framework that XLA can't compile.
+        frozen: names of parameters that are neither trained nor sent.
+        adapters: the low-rank adapters among the parameters (`dure.lora`).
     """
 
     init: Callable[[Array], Variables]
@@ -98,6 +101,8 @@ class Model:
     masked: bool = True
     features: Callable[..., Any] | None = None
     outside: Outside | None = None
+    frozen: tuple[str, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
 
     @staticmethod
     def from_functions(
@@ -279,22 +284,22 @@ def as_model(thing: Any, example_input: Any = None) -> Model:
     """
     if isinstance(thing, Model):
         return thing
-    if _comes_from(thing, "flax.linen"):
+    if comes_from(thing, "flax.linen"):
         if example_input is None:
             raise ConfigError(
                 f"{type(thing).__name__} is a flax module and needs an example to find its shapes: "
                 "as_model(module, example_input) or Model.from_flax(module, example_input)."
             )
         return Model.from_flax(thing, example_input)
-    if _comes_from(thing, "torch.nn"):
+    if comes_from(thing, "torch.nn"):
         return Model.from_torch(thing)
-    if _comes_from(thing, "equinox") or (
-        isinstance(thing, tuple) and len(thing) == 2 and _comes_from(thing[0], "equinox")
+    if comes_from(thing, "equinox") or (
+        isinstance(thing, tuple) and len(thing) == 2 and comes_from(thing[0], "equinox")
     ):
         return Model.from_equinox(thing)
     if isinstance(thing, tuple) and len(thing) == 2 and callable(thing[0]) and callable(thing[1]):
         return Model.from_functions(*thing)
-    if _comes_from(thing, "flax.nnx"):
+    if comes_from(thing, "flax.nnx"):
         raise ConfigError(
             f"{type(thing).__name__} is a flax.nnx module. Give its pure functions: with graph, state = "
             "nnx.split(module), the pair (lambda key: state, lambda state, x: nnx.merge(graph, state)(x))."
@@ -320,7 +325,7 @@ def keep_if_empty(mask: Array | None, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(present, a, b), new, old)
 
 
-def _comes_from(thing: Any, package: str) -> bool:
+def comes_from(thing: Any, package: str) -> bool:
     """Whether a class of the package is among the ancestors, without importing the package."""
     return any(c.__module__ == package or c.__module__.startswith(package + ".") for c in type(thing).__mro__)
 

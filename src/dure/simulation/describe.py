@@ -12,6 +12,7 @@ import numpy as np
 import dure
 from dure.errors import ConfigError, RunError
 from dure.oracles.optimizer import response
+from dure.oracles.problem import FROZEN
 from dure.run import layout as files
 from dure.simulation.engine import Engine
 
@@ -29,7 +30,7 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, list | tuple):
         return [plain(v) for v in thing]
     if is_dataclass(thing) and not isinstance(thing, type):
-        parts = {f.name: plain(getattr(thing, f.name)) for f in fields(thing)}
+        parts = {f.name: plain(getattr(thing, f.name)) for f in fields(thing) if f.init}
         return {"kind": type(thing).__name__, **parts}
     if isinstance(thing, np.ndarray | jax.Array):
         array = np.asarray(thing)
@@ -75,6 +76,7 @@ def config(
             "name": task.model.name,
             "task": task.name,
             "parameters": layout.size,
+            **({"frozen": plain(engine.columns[FROZEN])} if layout.frozen_size else {}),
             "buffers": layout.buffer_size,
             "counters": layout.counter_size,
             "initial": start,

@@ -34,7 +34,9 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
     """Solve for each row of what is given (one row for all where they share it)."""
     clients = wanted["w"].shape[0]
     f = host.functional
-    if clients > 1 and job.batch:
+    if "frozen" in given and f.put_frozen(given["frozen"][0]):
+        host.known.pop("together", None)  # its graphs hold the old values
+    if clients > 1 and job.batch and not job.changing:
         together = host.known.setdefault("together", Together(f, host.loss))
         if together.possible(host.column(0), host.column(1), job.batch):
             solve_together(host.column, together, job, given, wanted)
@@ -62,6 +64,8 @@ def _vector(array: np.ndarray, f: Functional) -> Tensor:
 def _solve_one(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> None:
     f = host.functional
     f.module.train()
+    if "frozen" in given:
+        f.put_frozen(given["frozen"])
     lo, hi = job.span
     y = _vector(given["start"], f).clone()
     v = _vector(given["linear"], f) if "linear" in given else None
