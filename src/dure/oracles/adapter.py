@@ -85,6 +85,8 @@ def merge_lora(model: "Model", state: Mapping[str, Any]) -> dict[str, np.ndarray
     left = dict(state)
     merged = {}
     for adapter in model.adapters:
+        # A layer that was wrapped has the weight's neighbours in a folder of its own.
+        inner, outer = (n.removesuffix("weight") for n in (adapter.weight, adapter.name))
         names = (adapter.weight, adapter.b, adapter.a)
         missing = [n for n in names if n not in left]
         if missing:
@@ -92,4 +94,6 @@ def merge_lora(model: "Model", state: Mapping[str, Any]) -> dict[str, np.ndarray
         weight, b, a = (np.asarray(left.pop(n)) for n in names)
         whole = weight.astype(np.float32) + np.asarray(adapter.added(jnp.asarray(b), jnp.asarray(a)))
         merged[adapter.name] = whole.astype(weight.dtype)
+        if inner != outer:
+            left = {outer + n.removeprefix(inner) if n.startswith(inner) else n: x for n, x in left.items()}
     return {**{n: np.asarray(x) for n, x in left.items()}, **merged}
