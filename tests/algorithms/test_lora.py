@@ -72,6 +72,7 @@ def averaged(
 
 def continued(bound: Algorithm, server: Any, start: Any, sent: list[Any], p: Any, number: int) -> Any:
     with jax.enable_x64(True):
+        server = jax.tree.map(jnp.asarray, server)
         received = [bound.receive(dure.Update(jnp.asarray(y - start))) for y in sent]
         mean = jax.tree.map(lambda *x: sum(pk * xk for pk, xk in zip(p, x, strict=True)), *received)
         one = jnp.asarray(1.0)
@@ -183,7 +184,7 @@ def test_flora_begins_anew_and_counts_nothing_twice() -> None:
     assert np.abs(a - on.factors(start)[0]).min() > 0
     ys2 = [first.w + RNG.normal(size=start.shape) for _ in P]
     bound = page.bind([on.adapter], on.layout)
-    second = continued(bound, jax.tree.map(jnp.asarray, first), first.w, ys2, P, 2)
+    second = continued(bound, first, first.w, ys2, P, 2)
     right = weight + sum(p * (on.added(y) + on.added(y2)) for p, y, y2 in zip(P, ys, ys2, strict=True))
     np.testing.assert_allclose(model(page, on, second, weight), right, atol=1e-12)
     assert np.abs(on.factors(second.w)[0] - a).min() > 0
@@ -213,7 +214,7 @@ BASE = dure.Model.from_functions(
 RANK, ALPHA = 2, 3.0
 LORA = dure.lora(BASE, targets="w", rank=RANK, alpha=ALPHA)
 TASK = dure.Task(LORA, lambda outputs, y: 0.5 * ((outputs - y) ** 2).sum(-1))
-RATE, STEPS = 0.2, 3
+RATE, STEPS = 0.05, 3
 LOCAL: dict[str, Any] = {"steps": STEPS, "batch_size": math.inf, "optimizer": RATE, "devices": 1}
 S = ALPHA / RANK
 
@@ -298,10 +299,13 @@ def test_one_client_is_plain_training(page: Algorithm) -> None:
     )
 
 
-@pytest.mark.parametrize("page", ALL, **NAMED)
+@pytest.mark.parametrize("page", [dure.FFALoRA(), *EXACT], **NAMED)
 def test_compiled_eager_and_in_chunks(page: Algorithm) -> None:
     found = []
-    for settings in ({}, {"schedule": "vectorised", "width": 2}, {"eager": True}):
+    more = (
+        [{"eager": True}] if isinstance(page, dure.FLoRA) else []
+    )  # every page is asked in tests/simulation
+    for settings in ({}, {"schedule": "vectorised", "width": 2}, *more):
         running = engine(page, **settings)
         for _ in range(2):
             running.launch()
@@ -383,9 +387,7 @@ def plain_task(frozen: np.ndarray) -> dure.Task:
     return dure.Task(dure.Model.from_functions(init, apply), TASK.loss)
 
 
-@pytest.mark.parametrize(
-    "page", [dure.FedProx(mu=0.5), dure.Scaffold(), dure.FedAdam(), dure.Mime()], **NAMED
-)
+@pytest.mark.parametrize("page", [dure.FedProx(mu=0.5), dure.Scaffold()], **NAMED)
 def test_methods_see_plain_parameters(page: Algorithm) -> None:
     plain = make_engine(page, plain_task(W0), DATA, **LOCAL)
     adapted = make_engine(page, TASK, DATA, **LOCAL)
@@ -451,28 +453,31 @@ def example() -> Any:
 
 
 def test_a_transformer_learns_its_clients_dialects() -> None:
-    """Pretrained on a language, then adapted: every method gains, the exact ones are what was evaluated."""
+    """Pretrained, then adapted: it starts at the base, gains, and is the merged model that was evaluated."""
     it = example()
-    base = it.pretrained(epochs=4, number=96)
-    model, data = it.adapted(base, rank=2), it.clients([1, 2], 48)
-    task = dure.classification(model)
-    before = None
-    for page in (dure.FedIT(), dure.FFALoRA(), dure.FedExLoRA()):
-        run = dure.simulate(page, task, data, rounds=2, batch_size=16, optimizer=it.ADAM, devices=1, width=2)
-        first = run.rounds[0]["test_loss"]
-        before = first if before is None else before
-        assert first == before, "training starts at the base model"
-        assert run.final["test_loss"] < 0.97 * first
-        state = run.state_dict()
-        merged = dure.merge_lora(model, state)
-        for name in ("letters", "head", "norm/0"):
-            np.testing.assert_array_equal(
-                merged[name], base[name.split("/")[0]][0] if "/" in name else base[name]
-            )
-        layout = Layout.of(Variables(base))
-        params = layout.unflatten_params(layout.from_state_dict(merged)[0])
-        plain = dure.simulate(
-            dure.FedAvg(), dure.classification(it.TRANSFORMER), data, rounds=1, batch_size=16, optimizer=1e-9,
-            initial=Variables(params), devices=1, width=2,
+    base = it.pretrained(epochs=3, number=64)
+    model, data = it.adapted(base, rank=2), it.clients([1, 2], 32)
+    x, y = data.central_test["x"], data.central_test["y"]
+
+    def loss(params: Any) -> float:
+        logits = np.asarray(jax.jit(it.apply)(params, x), np.float64)
+        shifted = logits - logits.max(-1, keepdims=True)
+        chances = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+        return float(-np.take_along_axis(chances, y[..., None], -1).mean())
+
+    layout = Layout.of(Variables(base))
+    for page in (dure.FFALoRA(), dure.FedExLoRA()):
+        run = dure.simulate(
+            page, dure.classification(model), data, rounds=2, epochs=2, batch_size=16, optimizer=it.ADAM,
+            devices=1, schedule="sequential",
         )  # fmt: skip
-        assert plain.rounds[0]["test_loss"] == pytest.approx(run.final["test_loss"], rel=1e-5)
+        before, after = run.rounds[0]["test_loss"], run.final["test_loss"]
+        assert before == pytest.approx(loss(base), rel=1e-5)
+        assert after < 0.95 * before
+        merged = dure.merge_lora(model, run.state_dict())
+        vector = layout.from_state_dict(merged)[0]
+        assert after == pytest.approx(loss(layout.unflatten_params(vector)), rel=1e-5)
+        still = np.asarray(layout.flatten_params(base)) == vector
+        for e in layout.params:
+            adapted = e.name.startswith(("attention/", "hidden/"))
+            assert still[e.start : e.stop].all() != adapted, e.name

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -46,7 +46,7 @@ class Adapted(Algorithm):
     places: tuple[Place, ...] = field(default=(), init=False, repr=False)
     trained: int = field(default=0, init=False, repr=False)
 
-    def bind(self, adapters: Sequence[Adapter], layout: Layout) -> Self:
+    def bind(self, adapters: Sequence[Adapter], layout: Layout) -> "Adapted":
         entries = {e.name: e for e in layout.params}
         places = []
         for adapter in adapters:
