@@ -14,6 +14,8 @@ from dure.errors import ConfigError
 from dure.models import mlp
 from dure.oracles.adapter import matrix
 from dure.oracles.layout import Layout, Variables
+from dure.simulation.engine import Engine
+from dure.simulation.settings import settings
 from problems import make_engine
 
 RNG = np.random.default_rng(11)
@@ -179,11 +181,10 @@ TIED = jnp.ones((6, 6))
     ("change", "message"),
     [
         ({"targets": "dense3"}, "targets pattern 'dense3' matches no parameter. Did you mean 'dense"),
-        ({"targets": ["dense1", "*bias"]}, r"'\*bias' matches only vectors and numbers \(dense1/bias \(5,\)"),
+        ({"targets": ["dense1", "*bias"]}, r"'\*bias' matches only vectors and biases \(dense1/bias \(5,\)"),
         ({"targets": []}, "targets is empty"),
         ({"rank": 4}, r"rank=4 is more than 'dense2/weight' of shape \(5, 3\) has, 3"),
         ({"rank": 0}, "rank=0 is not allowed"),
-        ({"rank": 2.0}, r"rank=2\.0 is not allowed"),
         ({"alpha": 0}, "alpha=0 is not allowed"),
         ({"alpha": float("nan")}, "alpha=nan is not allowed"),
         ({"train": "dense9"}, "train pattern 'dense9' matches no parameter"),
@@ -255,8 +256,11 @@ def same_in_jax(net: nn.Module) -> dure.Model:
 PAGES = [dure.FedIT(), dure.FFALoRA(), dure.FedExLoRA(), dure.FLoRA(), dure.Scaffold()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: type(page).__name__)
-@pytest.mark.parametrize("schedule", ["sequential", "vectorised"])
+@pytest.mark.parametrize(
+    ("page", "schedule"),
+    [*((page, "vectorised") for page in PAGES), (dure.FFALoRA(), "sequential")],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)
 def test_pytorch_does_what_jax_does(page: Any, schedule: str) -> None:
     """Two implementations of layer and local solver: the same models after each round."""
     net = module()
@@ -270,9 +274,6 @@ def test_pytorch_does_what_jax_does(page: Any, schedule: str) -> None:
     assert set(still) == {"0.bias"}  # PyTorch keeps what is no part of it with the module
     engines = []
     for model, variables in ((theirs, start), (ours, Variables({**named, **still}))):
-        from dure.simulation.engine import Engine
-        from dure.simulation.settings import settings
-
         engine = Engine(
             page,
             dure.classification(model),

@@ -42,7 +42,7 @@ class Adapter(NamedTuple):
     scale: float
     inputs_last: bool
 
-    def added(self, b: Float[Array, "o r"], a: Float[Array, "r i"]) -> Array:
+    def added(self, b: Float[Array | np.ndarray, "o r"], a: Float[Array | np.ndarray, "r i"]) -> Array:
         """(α/r) B A in the shape of W."""
         matrix = self.scale * jnp.matmul(b, a, precision="highest")
         return (matrix if self.inputs_last else matrix.T).reshape(self.shape)
@@ -92,7 +92,7 @@ def merge_lora(model: "Model", state: Mapping[str, Any]) -> dict[str, np.ndarray
         if missing:
             raise ConfigError(f"The state dict has no {missing[0]!r}: it is not of model {model.name!r}.")
         weight, b, a = (np.asarray(left.pop(n)) for n in names)
-        whole = weight.astype(np.float32) + np.asarray(adapter.added(jnp.asarray(b), jnp.asarray(a)))
+        whole = weight.astype(np.float32) + np.asarray(adapter.added(b, a))
         merged[adapter.name] = whole.astype(weight.dtype)
         if inner != outer:
             left = {outer + n.removeprefix(inner) if n.startswith(inner) else n: x for n, x in left.items()}

@@ -38,7 +38,7 @@ def lora(
         base: anything that `as_model` takes: a `Model`, functions, a flax, equinox or PyTorch module. A PyTorch
             module is copied; its `nn.Linear` layers get the adapters.
         targets: name patterns of the weights, such as "*attention*" (as in a shell; a folder stands for all in it).
-            Vectors that they match too (biases) stay as they are. A tensor with more than two dimensions is folded to
+            Vectors and biases that they match too stay as they are. A tensor with more than two dimensions is folded to
             the matrix with the smallest adapters. For PyTorch, names of layers or of their weights.
         rank: r ≥ 1, at most the smaller side of each weight.
         alpha: α > 0.
@@ -145,19 +145,25 @@ def choose(
     """
     for pattern in targets:
         hits = [n for n, hit in t.match("targets", names, [pattern]).items() if hit]
-        if not any(len(shapes[n]) >= 2 for n in hits):
+        if not any(_is_matrix(n, shapes[n]) for n in hits):
             shown = ", ".join(f"{n} {shapes[n]}" for n in hits[:5])
             raise ConfigError(
-                f"targets pattern {pattern!r} matches only vectors and numbers ({shown}), and a low-rank adapter is "
+                f"targets pattern {pattern!r} matches only vectors and biases ({shown}), and a low-rank adapter is "
                 "for a matrix. Name a weight, or train them with train=."
             )
     matched, trained = t.match("targets", names, targets), t.match("train", names, train)
-    both = [n for n in names if matched[n] and trained[n] and len(shapes[n]) >= 2]
+    chosen = [n for n in names if matched[n] and _is_matrix(n, shapes[n])]
+    both = [n for n in chosen if trained[n]]
     if both:
         raise ConfigError(
             f"{both[0]!r} is a target and matched by train= too: adapt it or train it, not both."
         )
-    return [n for n in names if matched[n] and len(shapes[n]) >= 2]
+    return chosen
+
+
+def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a low-rank adapter is for it: biases of several heads have two dimensions too."""
+    return len(shape) >= 2 and not name.endswith("bias")
 
 
 def check_rank(name: str, shape: tuple[int, ...], rank: int) -> None:

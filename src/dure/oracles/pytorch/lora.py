@@ -1,7 +1,7 @@
 """Low-rank adapters in PyTorch modules: dure's own, and those of the `peft` package."""
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from math import sqrt
 from typing import Any
@@ -77,7 +77,7 @@ def torch_lora(base: Model, targets: Sequence[str], rank: int, alpha: float, tra
     return torch_model(make, f"lora({base.name}, rank={rank})", outside.options)
 
 
-def _layer(module: nn.Module, name: str, parameters: dict[str, Tensor], rank: int) -> nn.Linear:
+def _layer(module: nn.Module, name: str, parameters: Mapping[str, Tensor], rank: int) -> nn.Linear:
     """The linear layer of a weight.
 
     Raises:
@@ -119,7 +119,7 @@ def adapters_of(module: nn.Module) -> tuple[Adapter, ...]:
     return tuple(found)
 
 
-def _of_peft(prefix: str, part: Any, named: dict[str, Tensor]) -> list[Adapter] | None:
+def _of_peft(prefix: str, part: Any, named: Mapping[str, Tensor]) -> list[Adapter] | None:
     """The trained adapters of one of peft's layers, or None for a kind that adds something else than (α/r) B A."""
     found = []
     for key in part.active_adapters:
@@ -135,7 +135,7 @@ def _of_peft(prefix: str, part: Any, named: dict[str, Tensor]) -> list[Adapter] 
     return found
 
 
-def _adapter(prefix: str, named: dict[str, Tensor], a: str, b: str, scale: float, last: bool) -> Adapter:
+def _adapter(prefix: str, named: Mapping[str, Tensor], a: str, b: str, scale: float, last: bool) -> Adapter:
     weight = f"{prefix}base_layer.weight"
     (rank, inputs), (outputs, _) = named[a].shape, named[b].shape
     name, shape = f"{prefix}weight", tuple(named[weight].shape)
