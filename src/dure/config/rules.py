@@ -103,7 +103,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         "FFALoRA",
         lambda s: s.adapters,
-        "exact, and half of the adapters is sent; A stays random, so take twice the rank",
+        "exact, and only B is sent; A stays as it began, which costs capacity",
     ),
     Choice(
         "FedExLoRA",
