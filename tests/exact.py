@@ -99,6 +99,7 @@ class Oracle:
         self.client, self.examples, self.steps = plan.client, jnp.int32(1), plan.steps
         self._plan, self._exact, self._shared = plan, exact, shared
         self._batch = Batch(self.gradient, self.loss)
+        self.frozen = jnp.zeros(0)
 
     def gradient(self, w: Any) -> Any:
         return self._plan.A @ (w - self._plan.b)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
         FedBN,
         FedDC,
         FedDyn,
+        FedExLoRA,
         FedExP,
+        FedIT,
         FedLC,
         FedLin,
         FedNova,
@@ -41,7 +43,10 @@ if TYPE_CHECKING:
         FedSAM,
         FedSGD,
         FedYogi,
+        FFALoRA,
         FineTuning,
+        FlexLoRA,
+        FLoRA,
         HierFAVG,
         LGFedAvg,
         LocalOnly,
@@ -61,9 +66,11 @@ if TYPE_CHECKING:
     from dure.config.advice import advise
     from dure.data import Federated
     from dure.errors import ConfigError, DataError, DureError, RunError
+    from dure.oracles.adapter import merge_lora
     from dure.oracles.estimators.task import scikit_learn
     from dure.oracles.function import oracle
     from dure.oracles.layout import Layout, Variables
+    from dure.oracles.lora import lora
     from dure.oracles.metrics import Metric
     from dure.oracles.model import Model
     from dure.oracles.optimizer import Optimizer, sgd
@@ -81,6 +88,8 @@ _NAMES = {
         "Box",
         "ConsensusADMM",
         "Ditto",
+        "FFALoRA",
+        "FLoRA",
         "FedADMM",
         "FedAdagrad",
         "FedAdam",
@@ -90,7 +99,9 @@ _NAMES = {
         "FedBN",
         "FedDC",
         "FedDyn",
+        "FedExLoRA",
         "FedExP",
+        "FedIT",
         "FedLC",
         "FedLin",
         "FedNova",
@@ -103,6 +114,7 @@ _NAMES = {
         "FedSGD",
         "FedYogi",
         "FineTuning",
+        "FlexLoRA",
         "HierFAVG",
         "IFCA",
         "L1",
@@ -124,9 +136,11 @@ _NAMES = {
     "dure.config.advice": ("advise",),
     "dure.data": ("Federated",),
     "dure.errors": ("ConfigError", "DataError", "DureError", "RunError"),
+    "dure.oracles.adapter": ("merge_lora",),
     "dure.oracles.estimators.task": ("scikit_learn",),
     "dure.oracles.function": ("oracle",),
     "dure.oracles.layout": ("Layout", "Variables"),
+    "dure.oracles.lora": ("lora",),
     "dure.oracles.metrics": ("Metric",),
     "dure.oracles.model": ("Model",),
     "dure.oracles.optimizer": ("Optimizer", "sgd"),
@@ -154,6 +168,8 @@ __all__ = [
     "Ditto",
     "DureError",
     "Everyone",
+    "FFALoRA",
+    "FLoRA",
     "FedADMM",
     "FedAdagrad",
     "FedAdam",
@@ -163,7 +179,9 @@ __all__ = [
     "FedBN",
     "FedDC",
     "FedDyn",
+    "FedExLoRA",
     "FedExP",
+    "FedIT",
     "FedLC",
     "FedLin",
     "FedNova",
@@ -177,6 +195,7 @@ __all__ = [
     "FedYogi",
     "Federated",
     "FineTuning",
+    "FlexLoRA",
     "HierFAVG",
     "LGFedAvg",
     "Layout",
@@ -213,6 +232,8 @@ __all__ = [
     "decentralized",
     "distillation",
     "flower",
+    "lora",
+    "merge_lora",
     "models",
     "oracle",
     "regression",

@@ -63,6 +63,16 @@ def test_personal_models_start_with_both_baselines() -> None:
     assert any("little to gain" in note for note in advise(clients=14, personal=True, alike="iid").notes)
 
 
+def test_adapters_are_averaged_where_there_are_some() -> None:
+    with_some, without = advise(clients=20, adapters=True), advise(clients=20)
+    assert list(with_some.start_with)[:4] == ["FFALoRA", "FedExLoRA", "FlexLoRA", "FedIT"]
+    assert "low-rank adapters" in with_some.about()
+    assert "the model has none" in without.out["FedExLoRA"]
+    slow = advise(clients=20, adapters=True, links="slow")
+    assert "receive 1 model + W" in slow.out["FedExLoRA"]
+    assert "FFALoRA" not in slow.out
+
+
 def test_attackers_get_an_honest_answer() -> None:
     (note,) = [note for note in advise(clients=20, attackers=True).notes if note.startswith("Attackers")]
     assert "not there yet" in note
@@ -99,6 +109,7 @@ def test_every_choice_is_a_method_and_is_reached() -> None:
         ):
             for personal in (False, True):
                 seen |= set(advise(clients=20, alike=alike, personal=personal, **more).start_with)
+    seen |= set(advise(clients=20, adapters=True).start_with)
     assert seen == {choice.method for choice in CHOICES}
 
 

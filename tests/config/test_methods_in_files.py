@@ -27,13 +27,19 @@ SAID: dict[str, dict[str, Any]] = {
 }
 
 
+#: For methods that average low-rank adapters: as many numbers as the adapted weight has, 32 · (64 + 64) = 64².
+ADAPTED = {"name": "mlp", "hidden": [64], "lora": {"targets": ["dense1"], "rank": 32, "alpha": 32}}
+
+
 def study(name: str, **sections: Any) -> config.Study:
     """Two rounds over the digits' writers, with one tiny model for all methods."""
+    method = {m.__name__: m for m in ALL}.get(name)
+    plain = {"name": "mlp", "hidden": [4]}
     return config.study(
         {
             "rounds": 2,
             "data": {"name": "digits"},
-            "model": {"name": "mlp", "hidden": [4]},
+            "model": ADAPTED if method is not None and method.needs.adapters else plain,
             "algorithm": {"name": name, **SAID.get(name, {})},
             "clients": {"steps": 1, "batch_size": 8},
             "engine": {"devices": 1, "schedule": "vectorised", "width": 14},
@@ -94,6 +100,24 @@ def test_classes_follow_from_the_data() -> None:
     assert built.config["algorithm"] == {"name": "FedLC", "classes": 10, "tau": 1.0}
     linear = {"data": {"name": "synthetic"}, "algorithm": {"name": "FedLC", "classes": 7}}
     assert config.build(study("FedLC", **linear)).config["algorithm"]["classes"] == 7
+
+
+def test_adapters_are_a_table_of_the_model() -> None:
+    built = config.build(study("FFALoRA"))
+    assert [a.name for a in built.task.model.adapters] == ["dense1/weight"]
+    assert built.config["model"]["lora"] == {"targets": ["dense1"], "rank": 32, "alpha": 32.0, "train": []}
+    for lora, message in (
+        ({"targets": ["dense9"]}, "[model.lora]: targets pattern 'dense9' matches no parameter"),
+        ({"targets": ["dense1"], "rank": 99}, "[model.lora]: rank=99 is more than 'dense1/weight'"),
+        ({"targets": []}, "model.lora.targets"),
+        ({"target": ["dense1"]}, "Did you mean 'targets'?"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            config.build(study("FFALoRA", model={**ADAPTED, "lora": lora}))
+        assert message in str(caught.value)
+    without = config.build(study("FFALoRA", model={"name": "mlp", "hidden": [4]}))
+    with pytest.raises(ConfigError, match="FFALoRA averages low-rank adapters"):
+        simulate(without.algorithm, without.task, without.data, **without.keywords)
 
 
 def test_edges_are_one_for_each_client() -> None:

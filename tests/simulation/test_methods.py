@@ -24,6 +24,8 @@ DATA = dure.Federated(
     np.concatenate([[0], np.cumsum(SIZES)]),
 )
 TASK = dure.classification(mlp(12, (9,), 4))
+#: For methods that average low-rank adapters: they have as many numbers as the adapted weight, 6 · (12 + 12) = 12².
+ADAPTED = dure.classification(dure.lora(mlp(12, (12,), 4), targets="dense1", rank=6))
 #: Hyper-parameters that have no default: for which clients, for which tensors.
 GIVEN = {"edges": (0, 1), "private": ("dense2",), "classes": 4}
 LOCAL = {"steps": 2, "batch_size": 4, "optimizer": 0.1, "devices": 1, "schedule": "sequential"}
@@ -68,7 +70,8 @@ def after(engine: Any, rounds: int) -> list[np.ndarray]:
 @METHODS
 def test_compiled_eager_and_declared(method: type[Any]) -> None:
     """The same page under the compiler and without it; needs × the model's bytes, within the small headers."""
-    compiled = make_engine(make(method), TASK, DATA, **LOCAL)
+    task = ADAPTED if method.needs.adapters else TASK
+    compiled = make_engine(make(method), task, DATA, **LOCAL)
     needs, bytes_of_a_model = method.needs, 4 * compiled.layout.shared_size
     for declared, message in (
         (needs.uplink, compiled.uplink_message),
@@ -76,7 +79,7 @@ def test_compiled_eager_and_declared(method: type[Any]) -> None:
     ):
         headers = message - declared * bytes_of_a_model
         assert 0 <= headers <= (200 if declared else 0)
-    eager = make_engine(make(method), TASK, DATA, **LOCAL, eager=True)
+    eager = make_engine(make(method), task, DATA, **LOCAL, eager=True)
     before = np.array(compiled.vector())  # a copy: the next round takes its memory
     for a, b in zip(after(compiled, 2), after(eager, 2), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)

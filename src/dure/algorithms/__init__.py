@@ -9,7 +9,9 @@ from dure.algorithms.fedavg import FedAvg
 from dure.algorithms.fedavgm import FedAvgM
 from dure.algorithms.feddc import FedDC
 from dure.algorithms.feddyn import FedDyn
+from dure.algorithms.fedexlora import FedExLoRA
 from dure.algorithms.fedexp import FedExP
+from dure.algorithms.fedit import FedIT
 from dure.algorithms.fedlc import FedLC
 from dure.algorithms.fedlin import FedLin
 from dure.algorithms.fednova import FedNova
@@ -18,7 +20,10 @@ from dure.algorithms.fedpd import FedPD
 from dure.algorithms.fedprox import FedProx
 from dure.algorithms.fedsam import FedSAM, MoFedSAM
 from dure.algorithms.fedsgd import FedSGD
+from dure.algorithms.ffalora import FFALoRA
 from dure.algorithms.finetuning import FineTuning, LocalOnly
+from dure.algorithms.flexlora import FlexLoRA
+from dure.algorithms.flora import FLoRA
 from dure.algorithms.hierfavg import HierFAVG
 from dure.algorithms.ifca import IFCA
 from dure.algorithms.mime import Mime, MimeLite
@@ -38,6 +43,7 @@ GROUPS: dict[str, tuple[type[Algorithm], ...]] = {
     "ADMM": (ConsensusADMM, FedADMM, FedPD),
     "Personal models": (FineTuning, LocalOnly, Ditto, PFedMe, APFL, PerFedAvg),
     "Partial sharing": (FedPer, FedRep, FedBN, LGFedAvg, FedBABU),
+    "Low-rank adapters": (FedIT, FFALoRA, FedExLoRA, FLoRA, FlexLoRA),
     "Clusters and hierarchies": (IFCA, HierFAVG),
 }
 ALL: tuple[type[Algorithm], ...] = tuple(method for group in GROUPS.values() for method in group)
@@ -53,6 +59,8 @@ __all__ = [
     "Box",
     "ConsensusADMM",
     "Ditto",
+    "FFALoRA",
+    "FLoRA",
     "FedADMM",
     "FedAdagrad",
     "FedAdam",
@@ -62,7 +70,9 @@ __all__ = [
     "FedBN",
     "FedDC",
     "FedDyn",
+    "FedExLoRA",
     "FedExP",
+    "FedIT",
     "FedLC",
     "FedLin",
     "FedNova",
@@ -75,6 +85,7 @@ __all__ = [
     "FedSGD",
     "FedYogi",
     "FineTuning",
+    "FlexLoRA",
     "HierFAVG",
     "LGFedAvg",
     "LocalOnly",

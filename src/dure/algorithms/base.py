@@ -5,11 +5,14 @@ vectors (d,), never data: it asks an `Oracle`. What `local` returns as its secon
 the client's state takes it when the server has used the update (law 5 of the design).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Int32
+
+from dure.oracles.adapter import Adapter
+from dure.oracles.layout import Layout
 
 
 class Server(NamedTuple):
@@ -97,6 +100,7 @@ class Oracle(Protocol):
         loss: Callable[[Any, Any], Array] | None = None,
         penalty: Callable[[Callable[[Array], Any], Array], Array] | None = None,
         train: str | None = None,
+        frozen: Float[Array, " f"] | None = None,
         rate: Any = 1.0,
         repeats: int = 1,
     ) -> Solution:
@@ -131,6 +135,11 @@ class Oracle(Protocol):
         """The part of the vector that stays with the client."""
         ...
 
+    @property
+    def frozen(self) -> Float[Array, " f"]:
+        """The frozen parameters, which every client has and nobody trains."""
+        ...
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -144,6 +153,7 @@ class Needs:
         mean_of_states: the server follows Σ p_k (state of k) over all clients, so that Σ_S p_k must be
             known in every round: samplers that draw by weight are refused.
         personal: each client ends with a model of its own.
+        adapters: the model must have low-rank adapters (`dure.lora`).
     """
 
     everyone: bool = False
@@ -152,6 +162,7 @@ class Needs:
     gain: bool = False
     mean_of_states: bool = False
     personal: bool = False
+    adapters: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,11 +174,19 @@ class Algorithm:
         needs: what the method asks of its setting.
         own: fields of the client's state that are the client's own business (a personal model): they take
             their new value whether or not the server used the update. "*" is the whole state.
+        changes_frozen: the server changes frozen parameters: `init` is given the whole vector (d + f,) and
+            `model` returns it.
     """
 
     citation: ClassVar[str] = ""
     needs: ClassVar[Needs] = Needs()
     own: ClassVar[tuple[str, ...]] = ()
+    changes_frozen: ClassVar[bool] = False
+
+    @property
+    def frozen_patterns(self) -> tuple[str, ...]:
+        """Name patterns of parameters that are neither trained nor sent, beside the model's own; none by default."""
+        return ()
 
     @property
     def private_patterns(self) -> tuple[str, ...]:
@@ -181,6 +200,14 @@ class Algorithm:
     def private_buffers(self) -> bool:
         """Whether float buffers (BatchNorm statistics) and counters stay with each client."""
         return False
+
+    def bind(self, adapters: Sequence[Adapter], layout: Layout) -> "Algorithm":
+        """The method for a model, for one that must know which numbers of the vector are what; itself by default.
+
+        Raises:
+            ConfigError: the model has not what the method works on.
+        """
+        return self
 
     def check(self, clients: int) -> None:
         """Refuse a population of so many clients that the method can't serve.

@@ -30,6 +30,7 @@ KeepsState = Annotated[bool | None, typer.Option(help="Whether clients come agai
 Attackers = Annotated[bool | None, typer.Option(help="Whether some clients may send anything.")]
 Links = Annotated[str | None, typer.Option(help="slow or fast.")]
 Personal = Annotated[bool | None, typer.Option(help="Whether each client may have a model of its own.")]
+Adapters = Annotated[bool | None, typer.Option(help="Whether low-rank adapters are trained.")]
 Rounds = Annotated[int | None, typer.Option(help="How long the training is.")]
 From = Annotated[Path | None, typer.Option("--file", help="A study, or a file with a [setting] table.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -45,6 +46,7 @@ def advise(
     attackers: Attackers = None,
     links: Links = None,
     personal: Personal = None,
+    adapters: Adapters = None,
     rounds: Rounds = None,
     file: From = None,
     json_: Json = False,

@@ -23,7 +23,8 @@ LEGEND = (
     "keeps: what a client keeps between rounds, in models · up, down: models that it sends and receives in a round"
     " · everyone: every client in every round · two exchanges: clients answer a question before the local work · "
     "linear optimizer: SGD, momentum, schedules, not Adam · own steps: [optimizer] plays no part · personal: each "
-    "client ends with a model of its own"
+    "client ends with a model of its own · adapters: for models of dure.lora; a model is what is trained, W the "
+    "adapted weights"
 )
 #: Widths of the columns that are narrow: what is kept, up, down, remarks.
 KEEPS, WAY, REMARKS = 5, 4, 13
@@ -81,6 +82,8 @@ def show_all(console: "Console", entries: "tuple[Entry, ...]") -> None:
 
 def _short(text: str) -> str:
     """The number of models, or a word where it is only a part of one."""
+    if text.endswith(" + W"):
+        return text.split(" ")[0] + "+W"
     return "part" if text.endswith("part") else "0" if text == "nothing" else text.split(" ")[0]
 
 
@@ -143,6 +146,8 @@ def needs(entry: "Entry") -> list[str]:
         lines.append("Its step sizes are its own: [optimizer] plays no part.")
     if entry.needs.mean_of_states:
         lines.append('Σ p_k of those who took part must be known: not sampler = "weighted".')
+    if entry.needs.adapters:
+        lines.append("A model with low-rank adapters: dure.lora, or [model.lora] in a file.")
     if entry.needs.personal:
         lines.append("Each client ends with a model of its own (client_personal_… in the records).")
     return lines

@@ -48,7 +48,7 @@ class Advice:
             ("" if s.personal else "no ") + "personal models" + _how(s, "personal"),
             ("" if s.attackers else "no ") + "attackers" + _how(s, "attackers"),
         ]
-        return ", ".join(parts)
+        return ", ".join(parts + ["low-rank adapters"] * s.adapters)
 
     def __str__(self) -> str:
         lines = [f"Setting: {self.about()}", *self.questions(), "", "Start with"]
@@ -69,6 +69,7 @@ def advise(
     attackers: bool | None = None,
     links: str | None = None,
     personal: bool | None = None,
+    adapters: bool | None = None,
     rounds: int | None = None,
 ) -> Advice:
     """Which methods are out in a setting, and why; which to start with, and why.
@@ -85,6 +86,7 @@ def advise(
         attackers: whether some clients may send anything.
         links: "slow" where bytes are what a round costs, else "fast".
         personal: whether each client may end with a model of its own.
+        adapters: whether what is trained are low-rank adapters (`dure.lora`).
         rounds: how long the training is.
 
     Raises:

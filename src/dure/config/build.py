@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,13 @@ def _model(plan: Study, data: Any, source: str) -> tuple[Any, dict[str, Any]]:
     values, wrong = arguments(function, inferred | plan.model.arguments, "model")
     if wrong:
         raise problems(source, wrong)
-    return _made(function, values, source, "model"), _jsonable({"name": name, **values})
+    made, config = _made(function, values, source, "model"), _jsonable({"name": name, **values})
+    if plan.model.lora is None:
+        return made, config
+    from dure.oracles.lora import lora
+
+    adapters = plan.model.lora.model_dump()
+    return _made(partial(lora, made), adapters, source, "model.lora"), {**config, "lora": adapters}
 
 
 def _shapes(data: Any) -> dict[str, Any]:

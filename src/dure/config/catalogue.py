@@ -77,8 +77,15 @@ class Entry:
 
     @property
     def receives(self) -> str:
-        """What a client receives in a round."""
+        """What a client receives in a round; W: the adapted weights, whose size the model says."""
+        if self.weights_down:
+            return f"{models(self.found.up)} + W"
         return "shared part" if self.private else models(self.found.down)
+
+    @property
+    def weights_down(self) -> bool:
+        """Whether adapted weights go down beside the adapters."""
+        return self.needs.adapters and self.found.down > self.found.up
 
     @property
     def own_steps(self) -> bool:
@@ -94,6 +101,7 @@ class Entry:
             "linear optimizer": self.needs.gain,
             "own steps": self.own_steps,
             "personal": self.needs.personal,
+            "adapters": self.needs.adapters,
         }
         return [text for text, true in known.items() if true]
 
@@ -106,12 +114,13 @@ class Entry:
             "client_state_models": 0.0 if self.private else self.found.state,
             "private_part": self.private,
             "uplink_models": None if self.private else self.found.up,
-            "downlink_models": None if self.private else self.found.down,
+            "downlink_models": None if self.private or self.weights_down else self.found.down,
             "everyone": self.needs.everyone,
             "survey": self.survey,
             "linear_optimizer": self.needs.gain,
             "own_step_sizes": self.own_steps,
             "personal": self.needs.personal,
+            "adapters": self.needs.adapters,
             "hyper_parameters": {p.name: p.default for p in hyper_parameters(self.method)},
             "citation": self.method.citation,
         }
@@ -172,6 +181,8 @@ def hyper_parameters(method: type[Algorithm]) -> list[HyperParameter]:
     hints = get_type_hints(method)
     found = []
     for f in fields(method):
+        if not f.init:
+            continue
         if is_required(f):
             default = None
         elif f.name == "optimizer":

@@ -44,7 +44,7 @@ class Chosen(NamedTuple):
                 )
             values[key] = int(found)
         made = self.method(**values)
-        plain = {f.name: getattr(made, f.name) for f in fields(made) if f.name not in self.config}
+        plain = {f.name: getattr(made, f.name) for f in fields(made) if f.init and f.name not in self.config}
         return made, without_none({"name": self.name, **plain, **self.config})
 
 

@@ -9,10 +9,13 @@ from typing import Any, get_type_hints
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from dure.algorithms import Algorithm
 from dure.algorithms.base import exchange, has_personal
+from dure.oracles.adapter import Adapter
+from dure.oracles.layout import Layout, Variables
 
 #: Parameters of the model that is asked about, and how many of them are private where a method has private ones.
 SIZE, PRIVATE = 4096, 1024
@@ -60,6 +63,7 @@ class _Oracle:
         self.asked: set[str] = set()
         self._shared = SIZE - private
         self.examples, self.client, self.steps = jnp.int32(1), jnp.int32(0), jnp.int32(1)
+        self.frozen = jnp.zeros(SIDE * SIDE, jnp.float32)
 
     def solve(self, start: Array, **problem: Any) -> _Solution:
         self.asked.add("solve")
@@ -95,6 +99,20 @@ class _Oracle:
         return w[self._shared :]
 
 
+#: A weight with adapters that are as large as it is, so that what is trained has SIZE numbers.
+SIDE = 64
+ADAPTER = Adapter("w", "w", "w.lora_A", "w.lora_B", (SIDE, SIDE), SIDE, SIDE, SIDE // 2, 1.0, False)
+
+
+def _bound(algorithm: Algorithm) -> Algorithm:
+    """The method for a model with one adapted weight, if it is for such."""
+    if not algorithm.needs.adapters:
+        return algorithm
+    shapes = {"w": (SIDE, SIDE), "w.lora_A": (SIDE // 2, SIDE), "w.lora_B": (SIDE, SIDE // 2)}
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    return algorithm.bind([ADAPTER], Layout.of(Variables(zeros), frozen="w"))
+
+
 def example(method: type[Algorithm]) -> Algorithm:
     """The method with its defaults; hyper-parameters without one get some allowed value."""
     hints = get_type_hints(method)
@@ -109,11 +127,13 @@ def is_required(field: Field[Any]) -> bool:
 def probe(algorithm: Algorithm) -> Found:
     """Ask a method for one client's round, in shapes."""
     private = PRIVATE if algorithm.private_patterns else 0
-    oracle = _Oracle(private)
+    oracle, algorithm = _Oracle(private), _bound(algorithm)
 
     def alone(w: Array) -> Any:
         # Without private parameters a client's state begins with the whole model.
-        server = algorithm.init(oracle.shared(w))
+        shared = oracle.shared(w)
+        whole = jnp.concatenate([shared, oracle.frozen])
+        server = algorithm.init(whole if algorithm.changes_frozen else shared)
         client = algorithm.init_client(oracle.private(w) if private else w)
         found = exchange(algorithm, server, client, oracle)
         if has_personal(algorithm):

@@ -49,6 +49,13 @@ def needs_everyone(s: Known, e: Entry) -> str | None:
     return None
 
 
+def no_adapters(s: Known, e: Entry) -> str | None:
+    """Is there anything that the method averages?"""
+    if e.needs.adapters and not s.adapters:
+        return "averages low-rank adapters, and the model has none (dure.lora makes some)"
+    return None
+
+
 def costs_too_much(s: Known, e: Entry) -> str | None:
     """More than FedAvg's traffic, or a second exchange, over slow links."""
     if s.links == "fast" or e.private or e.found.up + e.found.down <= 2:
@@ -72,6 +79,7 @@ RULES: tuple[Callable[[Known, Entry], str | None], ...] = (
     comes_seldom,
     needs_everyone,
     not_wanted,
+    no_adapters,
     costs_too_much,
 )
 
@@ -93,7 +101,29 @@ def _drift(s: Known) -> bool:
 #: In the order in which to try them; what is out is passed over, and the first `MOST` remain.
 CHOICES: tuple[Choice, ...] = (
     Choice(
-        "FedAvg", lambda s: True, "the baseline: no state, one model up and down; the others must beat it"
+        "FFALoRA",
+        lambda s: s.adapters,
+        "exact, and only B is sent; A stays as it began, which costs capacity",
+    ),
+    Choice(
+        "FedExLoRA",
+        lambda s: s.adapters,
+        "exact with both factors; the adapted weights come down whole",
+    ),
+    Choice(
+        "FlexLoRA",
+        lambda s: s.adapters,
+        "both factors at FedIT's traffic: not exact, but the nearest average of their rank",
+    ),
+    Choice(
+        "FedIT",
+        lambda s: s.adapters,
+        "the baseline of adapters: both factors averaged by themselves, which is not the average of their products",
+    ),
+    Choice(
+        "FedAvg",
+        lambda s: not s.adapters,
+        "the baseline: no state, one model up and down; the others must beat it",
     ),
     Choice(
         "FineTuning",

@@ -36,6 +36,7 @@ class Known:
     attackers: bool
     links: str
     personal: bool
+    adapters: bool
     rounds: int | None
     how: Mapping[str, str]
 
@@ -91,9 +92,10 @@ def known(said: Setting, derived: Mapping[str, Any] | None = None, source: str =
         "attackers": False,
         "links": "fast" if silo else "slow",
         "personal": False,
+        "adapters": False,
         "rounds": None,
     }
-    how |= {key: "assumed" for key in usual if key not in answers and key != "rounds"}
+    how |= {key: "assumed" for key in usual if key not in (*answers, "rounds", "adapters")}
     return Known(**{**usual, **answers}, how=how)
 
 
@@ -145,6 +147,8 @@ def derive(plan: Study, source: str) -> dict[str, Any]:
     found["participation"] *= 1 - chosen.lost_uploads  # whose update is lost didn't take part
     if chosen.sampler == "once":
         found["keeps_state"] = False
+    if plan.model.lora is not None:
+        found["adapters"] = True
     if tables.algorithms()[_name(plan)].needs.personal:
         found["personal"] = True
     alike = None if data.classes is None else alikeness(data.class_counts())

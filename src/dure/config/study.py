@@ -70,6 +70,21 @@ class Data(Named):
     split: Split | None = None
 
 
+class Lora(Section):
+    """[model.lora]: low-rank adapters, of which only these (and what `train` matches) are trained; see `dure.lora`."""
+
+    targets: Annotated[list[str], Field(min_length=1)]
+    rank: Count = 8
+    alpha: Positive = 16.0
+    train: list[str] = []
+
+
+class Model(Named):
+    """[model]: a model of the library with its arguments."""
+
+    lora: Lora | None = None
+
+
 class Algorithm(Named):
     """[algorithm]: a method of `dure algorithms` with its hyper-parameters."""
 
@@ -186,6 +201,7 @@ class Setting(Section):
         attackers: whether some clients may send anything.
         links: "slow" where bytes are what a round costs, else "fast".
         personal: whether each client may end with a model of its own.
+        adapters: whether what is trained are low-rank adapters (`dure.lora`).
         rounds: how long the training is.
     """
 
@@ -198,6 +214,7 @@ class Setting(Section):
     attackers: bool | None = None
     links: Literal["slow", "fast"] | None = None
     personal: bool | None = None
+    adapters: bool | None = None
     rounds: Count | None = None
 
     @model_validator(mode="after")
@@ -225,7 +242,7 @@ class Study(Section):
     rounds: Count
     directory: str | None = None
     data: Data
-    model: Named
+    model: Model
     algorithm: Algorithm = Algorithm()
     task: Task = Task()
     clients: Clients = Clients()

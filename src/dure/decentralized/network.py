@@ -139,6 +139,11 @@ class Network:
         self.method, self.task, self.data, self.graph, self.settings = method, task, data, graph, settings
         self.mixing, self.lost_messages = mixing, lost_messages
         start = variables or task.model.init(keys.jax_key(settings.seed, "init"))
+        if task.model.frozen:
+            raise ConfigError(
+                f"Model {task.model.name!r} has frozen parameters, which methods without a server would train. "
+                "Give them the model without adapters."
+            )
         self.layout = Layout.of(start)
         if self.layout.buffer_size or self.layout.counter_size:
             raise ConfigError(

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from dure.distillation.passes import Own
+from dure.errors import ConfigError
 from dure.oracles.task import Task
 from dure.population.samplers import Cohort, Sampler
 from dure.simulation.cohort import Facts, RoundInputs
@@ -77,6 +78,11 @@ class Group:
         columns: Any = None,
         width: int | None = None,
     ):
+        if task.model.frozen:
+            raise ConfigError(
+                f"Model {task.model.name!r} has frozen parameters, which distillation would send. Give it the model "
+                "without adapters."
+            )
         self.task = task
         self.ids = np.flatnonzero(members)
         mine = replace(settings, sampler=Among(settings.sampler, members))

@@ -40,12 +40,14 @@ class Layout:
     """The map between a model's named tensors and flat vectors. Make one with `Layout.of`.
 
     Hashable and immutable, so that it can be a static argument of a compiled function. In the
-    parameter vector the shared tensors come first, then the private ones, each in tree order.
+    parameter vector the shared tensors come first, then the private ones, each in tree order. Frozen parameters,
+    which are neither trained nor sent, lie behind them: the whole vector is (d + f,).
 
     Attributes:
         entries: the parameters in tree order, then buffers and counters in tree order.
         size: d, elements of the parameter vector (shared and private).
         shared_size: how many of them are shared.
+        frozen_size: f, elements of frozen parameters.
         buffer_size: b, elements of float buffers.
         counter_size: c, elements of counters.
         params_tree: structure of the parameter pytree.
@@ -55,13 +57,21 @@ class Layout:
     entries: tuple[Entry, ...]
     size: int
     shared_size: int
+    frozen_size: int
     buffer_size: int
     counter_size: int
     params_tree: jax.tree_util.PyTreeDef
     buffers_tree: jax.tree_util.PyTreeDef
 
     @classmethod
-    def of(cls, variables: Variables, *, private: str | Sequence[str] = (), tie: bool = True) -> "Layout":
+    def of(
+        cls,
+        variables: Variables,
+        *,
+        private: str | Sequence[str] = (),
+        frozen: str | Sequence[str] = (),
+        tie: bool = True,
+    ) -> "Layout":
         """The layout of a model's variables.
 
         Args:
@@ -69,26 +79,30 @@ class Layout:
                 64-bit mode off, NumPy's float64 and Python floats are float32.
             private: name patterns (as in a shell: `*`, `?`, `[abc]`; `*` also crosses "/") of parameters
                 that never leave the client. The name of a folder stands for all that is in it.
+            frozen: name patterns of parameters that are neither trained nor sent; they go before `private`.
             tie: store an array object that is found at several places once (tied weights). False makes
                 every place a tensor of its own.
 
         Raises:
             ConfigError: a leaf that is not a float array in the parameters (integer, boolean, complex,
                 random key, float64 in 64-bit mode, not an array); an unusable buffer; two tensors with
-                one name; a pattern that matches no parameter; a tie between shared and private.
+                one name; a pattern that matches no parameter; a tie between two groups.
         """
         param_names, params = t.named_leaves(variables.params, "params")
         buffer_names, buffers = t.named_leaves(variables.buffers, "buffers")
         names = param_names + buffer_names
         t.check_unique(names)
-        private = [private] if isinstance(private, str) else private
-        is_private = t.match_private(param_names, private)
+        private, frozen = ([p] if isinstance(p, str) else p for p in (private, frozen))
+        is_frozen = t.match("frozen", param_names, frozen)
+        is_private = t.match("private", [n for n in param_names if not is_frozen[n]], private)
+        groups: list[Group] = [
+            "frozen" if is_frozen[n] else "private" if is_private[n] else "shared" for n in param_names
+        ]
         ties = t.find_ties(param_names, params) if tie else {}
-        t.check_ties(ties, is_private)
+        t.check_ties(ties, dict(zip(param_names, groups, strict=True)))
         if tie:
             ties |= t.find_ties(buffer_names, buffers)
         dtypes = [t.param_dtype(n, x) for n, x in zip(param_names, params, strict=True)]
-        groups: list[Group] = ["private" if is_private[n] else "shared" for n in param_names]
         for name, leaf in zip(buffer_names, buffers, strict=True):
             dtypes.append(t.buffer_dtype(name, leaf))
             groups.append("buffers" if dtypes[-1] in t.FLOATS else "counters")
@@ -98,6 +112,7 @@ class Layout:
             entries,
             size=ends["private"],
             shared_size=ends["shared"],
+            frozen_size=ends["frozen"] - ends["private"],
             buffer_size=ends["buffers"],
             counter_size=ends["counters"],
             params_tree=jax.tree.structure(variables.params),
@@ -114,11 +129,16 @@ class Layout:
         """The entries of float buffers and counters, in tree order."""
         return self.entries[self.params_tree.num_leaves :]
 
+    @property
+    def whole_size(self) -> int:
+        """D + f, elements of the whole parameter vector with its frozen part."""
+        return self.size + self.frozen_size
+
     def slice(self, group: str) -> slice:
         """Where a group lies in its vector.
 
         Args:
-            group: "shared" or "private" (in the parameter vector), "buffers" or "counters" (in theirs).
+            group: "shared", "private" or "frozen" (in the parameter vector), "buffers" or "counters" (in theirs).
 
         Raises:
             ConfigError: no such group.
@@ -126,6 +146,7 @@ class Layout:
         places = {
             "shared": slice(0, self.shared_size),
             "private": slice(self.shared_size, self.size),
+            "frozen": slice(self.size, self.whole_size),
             "buffers": slice(0, self.buffer_size),
             "counters": slice(0, self.counter_size),
         }
@@ -134,7 +155,7 @@ class Layout:
         return places[group]
 
     def flatten_params(self, params: PyTree) -> Float[Array, " d"]:
-        """The float32 vector (d,) of a parameter pytree. Traceable.
+        """The float32 vector (d + f,) of a parameter pytree, frozen parameters last. Traceable.
 
         Raises:
             ConfigError: another structure, shape or kind than the layout's, named; tied places that
@@ -143,20 +164,20 @@ class Layout:
         leaves = t.checked_leaves(params, self.params, "params")
         owned = [(e, leaf) for e, leaf in zip(self.params, leaves, strict=True) if e.tied_to is None]
         # Tree order within a group is the order of the vector.
-        ordered = [leaf for group in ("shared", "private") for e, leaf in owned if e.group == group]
+        ordered = [leaf for group in ("shared", "private", "frozen") for e, leaf in owned if e.group == group]
         return t.join(ordered, jnp.float32)
 
     def unflatten_params(self, vector: Float[Array | np.ndarray, " d"], dtype: Any = None) -> PyTree:
-        """The parameter pytree of a vector (d,). Traceable: slices, reshapes and casts only.
+        """The parameter pytree of a whole vector (d + f,). Traceable: slices, reshapes and casts only.
 
         Args:
             vector: as from `flatten_params`.
             dtype: dtype of all leaves, such as `jnp.float32`; None gives each leaf its own.
 
         Raises:
-            ConfigError: the vector has another shape than (d,).
+            ConfigError: the vector has another shape than (d + f,).
         """
-        t.check_vector(vector, self.size, "parameter")
+        t.check_vector(vector, self.whole_size, "parameter")
         vector = jnp.asarray(vector)
         leaves = [t.cut(vector, e, e.dtype if dtype is None else dtype) for e in self.params]
         return self.params_tree.unflatten(leaves)
@@ -201,7 +222,7 @@ class Layout:
         """Name → NumPy array in its original dtype; a tied tensor appears under each of its names.
 
         Args:
-            vector: the parameters.
+            vector: the parameters, with frozen ones (d + f,).
             floats: the float buffers; may be left out when there are none.
             ints: the counters; may be left out when there are none.
 
@@ -210,7 +231,7 @@ class Layout:
         """
         floats = np.zeros(0, np.float32) if floats is None else floats
         ints = np.zeros(0, np.int32) if ints is None else ints
-        t.check_vector(vector, self.size, "parameter")
+        t.check_vector(vector, self.whole_size, "parameter")
         t.check_vector(floats, self.buffer_size, "buffer")
         t.check_vector(ints, self.counter_size, "counter")
         values = _by_group(np.asarray(vector), np.asarray(floats), np.asarray(ints))
@@ -227,7 +248,7 @@ class Layout:
         Only the second name of a tied tensor may be missing; when it is there it must hold the same values.
 
         Returns:
-            float32 (d,), float32 (b,), int32 (c,).
+            float32 (d + f,), float32 (b,), int32 (c,).
 
         Raises:
             ConfigError: with the missing, unexpected, misshapen or wrongly typed tensors by name; a
@@ -238,7 +259,7 @@ class Layout:
         if problems:
             shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
             raise ConfigError(f"The state dict does not fit this model: {shown}.")
-        vector = np.zeros(self.size, np.float32)
+        vector = np.zeros(self.whole_size, np.float32)
         floats = np.zeros(self.buffer_size, np.float32)
         ints = np.zeros(self.counter_size, np.int32)
         into = _by_group(vector, floats, ints)
@@ -268,4 +289,5 @@ class Layout:
 
 
 def _by_group(vector: np.ndarray, floats: np.ndarray, ints: np.ndarray) -> Mapping[str, np.ndarray]:
-    return MappingProxyType({"shared": vector, "private": vector, "buffers": floats, "counters": ints})
+    parameters = dict.fromkeys(("shared", "private", "frozen"), vector)
+    return MappingProxyType({**parameters, "buffers": floats, "counters": ints})

@@ -89,6 +89,7 @@ class JaxOracle:
         loss: Callable[[Any, Any], Array] | None = None,
         penalty: Penalty | None = None,
         train: str | None = None,
+        frozen: Float32[Array, " f"] | None = None,
         rate: Any = 1.0,
         repeats: int = 1,
     ) -> Solution:
@@ -108,6 +109,7 @@ class JaxOracle:
                 representation (B, p) of the batch, in training mode for the present iterate y and in
                 evaluation mode for any other w (MOON).
             train: "shared" or "private": only these parameters move (FedRep); None: all.
+            frozen: (f,), the frozen parameters in the place of the model's own (FedEx-LoRA).
             rate: factor on every displacement (FedLin's 1/τ_k).
             repeats: how many times the client's plan is gone through, at least 1.
 
@@ -116,7 +118,7 @@ class JaxOracle:
                 unknown; the model does not say what its representation is.
         """
         shared, client = self._shared, self._client
-        reader = replace(self._reader, loss=loss, penalty=penalty)
+        reader = replace(self._reader, loss=loss, penalty=penalty, frozen=frozen)
         moving = self._moving(train)
         has_prox = not (isinstance(prox, float) and prox == 0.0)
         if direction is None and loss is None and penalty is None:
@@ -124,6 +126,7 @@ class JaxOracle:
                 "linear": linear,
                 "prox": prox if has_prox else None,
                 "anchor": anchor if has_prox else None,
+                "frozen": frozen,
             }
             outside = self._outside(start, terms, reference, rate, repeats, train)
             if outside is not None:
@@ -317,6 +320,15 @@ class JaxOracle:
     def private(self, w: Float32[Array, " d"]) -> Float32[Array, " p"]:
         """The part of the vector that stays with the client."""
         return w[self._shared.layout.shared_size :]
+
+    @property
+    def frozen(self) -> Float32[Array, " f"]:
+        """The frozen parameters that every client has."""
+        return self._shared.frozen
+
+    def whole(self, w: Float32[Array, " d"]) -> Float32[Array, " e"]:
+        """The parameter vector (d,) with the frozen parameters behind it (d + f,)."""
+        return jnp.concatenate([w, self._shared.frozen]) if self._shared.layout.frozen_size else w
 
     def _moving(self, train: str | None) -> list[bool]:
         if train not in (None, "shared", "private"):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from dure.errors import ConfigError
+from dure.oracles.adapter import Adapter
 from dure.oracles.layout import Variables
 
 _KEYWORDS = ("train", "key", "mask", "buffers")
@@ -64,8 +65,8 @@ class Outside:
         Args:
             shared: what all clients of the round share, with the optimizer.
             client: the client's plan.
-            arrays: start (d,), and where they are wanted linear, prox, anchor, and x and gx, the variance
-                reduction's point and gradient.
+            arrays: start (d,), and where they are wanted linear, prox, anchor, x and gx, the variance
+                reduction's point and gradient, and frozen (f,), the frozen parameters in the place of its own.
             factor: on every displacement.
             repeats: how many times the plan is gone through.
             train: "shared", "private" or None for all parameters.
@@ -100,6 +101,8 @@ class Model:
             or the batch statistics leave them out. When False, batches must not be padded.
         features: like `apply`, but returns the representation (B, p) before the last layer; None: unknown.
         outside: for models of a framework that XLA can't compile.
+        frozen: names of parameters that are neither trained nor sent.
+        adapters: the low-rank adapters among the parameters (`dure.lora`).
     """
 
     init: Callable[[Array], Variables]
@@ -109,6 +112,8 @@ class Model:
     masked: bool = True
     features: Callable[..., Any] | None = None
     outside: Outside | None = None
+    frozen: tuple[str, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
 
     @staticmethod
     def from_functions(

@@ -4,11 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from dure.oracles.layout import Layout
 from dure.oracles.optimizer import Optimizer
 from dure.oracles.task import Task
+
+#: Beside the columns of rows: the frozen parameters (f,), which every client has.
+FROZEN = "frozen parameters"
 
 
 class ClientPlan(NamedTuple):
@@ -36,7 +40,7 @@ class Shared:
     """What all clients of a round share.
 
     Attributes:
-        columns: the training rows of all clients, (n, …) each.
+        columns: the training rows of all clients, (n, …) each; and `FROZEN` where the model has such.
         order: (P,) row numbers, batch after batch, −1 for a place in a short last batch that is not there.
         floats, ints: the buffers as the server sent them.
         round: number of the round, from 1.
@@ -60,6 +64,11 @@ class Shared:
     block: int
     masked: bool
     cpu: bool
+
+    @property
+    def frozen(self) -> Array:
+        """The frozen parameters (f,) that every client has."""
+        return self.columns[FROZEN] if self.layout.frozen_size else jnp.zeros(0, jnp.float32)
 
 
 class Observed(NamedTuple):

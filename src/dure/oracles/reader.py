@@ -28,6 +28,7 @@ class Reader:
         blocks: number of loop turns over all of the client's rows, common to clients that run together.
         loss: (outputs, targets) → (B,) in the place of the task's loss while training.
         penalty: (features, y) → (B,) added to each example's loss while training, see `JaxOracle.solve`.
+        frozen: (f,) in the place of the model's own frozen parameters.
     """
 
     shared: Shared
@@ -35,13 +36,14 @@ class Reader:
     blocks: Any
     loss: Callable[[Any, Any], Array] | None = None
     penalty: Penalty | None = None
+    frozen: Array | None = None
 
     # ----- vectors ------------------------------------------------------------------------------------
 
     @property
     def entries(self) -> list[Entry]:
-        """The stored tensors, in tree order."""
-        return [e for e in self.shared.layout.params if e.tied_to is None]
+        """The stored tensors that are trained, in tree order."""
+        return [e for e in self.shared.layout.params if e.tied_to is None and e.group != "frozen"]
 
     def split(self, w: Array) -> list[Array]:
         """The vector as one float32 array per stored tensor: the working form inside loops."""
@@ -62,9 +64,18 @@ class Reader:
     def params(self, y: list[Array]) -> PyTree:
         """The model's own parameters, in its own dtypes: float32 values are kept, the model sees casts."""
         layout = self.shared.layout
-        by_name = {e.name: yi for e, yi in zip(self.entries, y, strict=True)}
+        by_name = {e.name: yi for e, yi in zip(self.entries, y, strict=True)} | self._still()
         leaves = [by_name[e.tied_to or e.name].astype(e.dtype) for e in layout.params]
         return layout.params_tree.unflatten(leaves)
+
+    def _still(self) -> dict[str, Array]:
+        """The frozen parameters by name."""
+        layout = self.shared.layout
+        if not layout.frozen_size:
+            return {}
+        vector = self.shared.frozen if self.frozen is None else self.frozen
+        stored = [e for e in layout.params if e.tied_to is None and e.group == "frozen"]
+        return {e.name: vector[e.start - layout.size : e.stop - layout.size].reshape(e.shape) for e in stored}
 
     def buffers(self) -> PyTree:
         """The buffers that the client begins with."""

@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 
 from dure.errors import ConfigError, did_you_mean
 
-Group = Literal["shared", "private", "buffers", "counters"]
+Group = Literal["shared", "private", "frozen", "buffers", "counters"]
 
 FLOATS = ("float16", "bfloat16", "float32")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
@@ -28,8 +28,8 @@ class Entry:
         name: its path in the pytree, such as "dense/kernel".
         shape: its shape; () for a scalar.
         dtype: its own dtype, such as "bfloat16"; in the vectors it is float32 or int32.
-        group: "shared" or "private" (parameters), "buffers" (float) or "counters" (integer, boolean).
-        start: where it starts in its group's vector (parameters: both groups in one vector).
+        group: "shared", "private" or "frozen" (parameters), "buffers" (float) or "counters" (integer, boolean).
+        start: where it starts in its group's vector (parameters: all three groups in one vector).
         stop: where it stops, start + number of elements.
         tied_to: name of the entry whose storage it shares, or None.
     """
@@ -78,20 +78,20 @@ def check_unique(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def match_private(names: Sequence[str], patterns: Sequence[str]) -> dict[str, bool]:
-    """Name → whether a pattern matches it; ConfigError for a pattern without a match."""
-    private = dict.fromkeys(names, False)
+def match(kind: str, names: Sequence[str], patterns: Sequence[str]) -> dict[str, bool]:
+    """Name → whether a pattern matches it; ConfigError for a pattern without a match. `kind`: what it is for."""
+    matched = dict.fromkeys(names, False)
     folders = {name.rsplit("/", i)[0] for name in names for i in range(1, name.count("/") + 1)}
     for pattern in patterns:
         hits = [n for n in names if fnmatchcase(n, pattern) or n.startswith(pattern.rstrip("/") + "/")]
         if not hits:
             shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
             raise ConfigError(
-                f"private pattern {pattern!r} matches no parameter. "
+                f"{kind} pattern {pattern!r} matches no parameter. "
                 f"{did_you_mean(pattern, [*names, *folders])} Parameters: {shown}."
             )
-        private.update(dict.fromkeys(hits, True))
-    return private
+        matched.update(dict.fromkeys(hits, True))
+    return matched
 
 
 def find_ties(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, str]:
@@ -107,14 +107,14 @@ def find_ties(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, str]:
     return ties
 
 
-def check_ties(ties: Mapping[str, str], private: Mapping[str, bool]) -> None:
-    """ConfigError if one stored tensor would be both shared and private."""
+def check_ties(ties: Mapping[str, str], groups: Mapping[str, Group]) -> None:
+    """ConfigError if one stored tensor would be in two groups."""
     for name, owner in ties.items():
-        if private[name] != private[owner]:
-            inside, outside = (name, owner) if private[name] else (owner, name)
+        if groups[name] != groups[owner]:
+            inside, outside = (name, owner) if groups[owner] == "shared" else (owner, name)
             raise ConfigError(
-                f"A private pattern matches {inside!r}, which is tied to {outside!r}, which none matches: "
-                "one tensor can't be both private and shared. Match both or neither."
+                f"A {groups[inside]} pattern matches {inside!r}, which is tied to {outside!r}, which none matches: "
+                f"one tensor can't be both {groups[inside]} and {groups[outside]}. Match both or neither."
             )
 
 
@@ -168,7 +168,7 @@ def place(
     groups: Sequence[Group],
     ties: Mapping[str, str],
 ) -> tuple[tuple[Entry, ...], dict[Group, int]]:
-    """Give each tensor its slice; private parameters start where the shared ones end.
+    """Give each tensor its slice; private parameters start where the shared ones end, and frozen ones behind them.
 
     Returns:
         the entries in the order of `names`; group → where its last slice ends.
@@ -176,7 +176,7 @@ def place(
     starts: dict[str, int] = {}
     ends: dict[Group, int] = {}
     for group in get_args(Group):
-        at = ends["shared"] if group == "private" else 0
+        at = {"private": ends.get("shared", 0), "frozen": ends.get("private", 0)}.get(group, 0)
         for name, shape, own in zip(names, shapes, groups, strict=True):
             if own == group and name not in ties:
                 starts[name] = at

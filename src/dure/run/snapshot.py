@@ -72,7 +72,8 @@ def load(directory: Path, like: Mapping[str, Any]) -> Snapshot | None:
         with safe_open(path, "np") as file:
             manifest = json.loads(file.metadata()["manifest"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        found = Snapshot(*(manifest[name] for name in _MANIFEST), tensors)
+        round, positions, counters = (manifest[name] for name in _MANIFEST)
+        found = Snapshot(round, positions, counters, tensors)
         damage = None if manifest["sha256"] == _checksum(tensors) else "its checksum does not match"
     except Exception as error:  # safetensors has an exception of its own for a torn file
         damage = repr(error)

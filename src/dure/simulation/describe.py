@@ -14,6 +14,7 @@ import dure
 from dure.devices import of_all
 from dure.errors import ConfigError, RunError
 from dure.oracles.optimizer import response
+from dure.oracles.problem import FROZEN
 from dure.run import layout as files
 from dure.simulation.engine import Engine
 
@@ -31,7 +32,7 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, list | tuple):
         return [plain(v) for v in thing]
     if is_dataclass(thing) and not isinstance(thing, type):
-        parts = {f.name: plain(getattr(thing, f.name)) for f in fields(thing)}
+        parts = {f.name: plain(getattr(thing, f.name)) for f in fields(thing) if f.init}
         return {"kind": type(thing).__name__, **parts}
     if isinstance(thing, np.ndarray | jax.Array):
         array = np.asarray(thing)
@@ -77,6 +78,7 @@ def config(
             "name": task.model.name,
             "task": task.name,
             "parameters": layout.size,
+            **({"frozen": plain(engine.columns[FROZEN])} if layout.frozen_size else {}),
             "buffers": layout.buffer_size,
             "counters": layout.counter_size,
             "initial": start,

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from dure import devices, keys
 from dure.algorithms.base import Algorithm
 from dure.oracles.layout import Layout, Variables
+from dure.oracles.problem import FROZEN
 from dure.oracles.task import as_task
 from dure.simulation import hyper, schedule
 from dure.simulation.cohort import Room, RoundInputs, plan_round, sizes_of
@@ -23,7 +24,14 @@ from dure.simulation.program import compiled_round, measured_round, round_functi
 from dure.simulation.results import Launched, RoundResult, result_of
 from dure.simulation.setting import check_setting
 from dure.simulation.settings import Settings
-from dure.simulation.setup import check_batches, check_model, check_parts, make_store, put_columns
+from dure.simulation.setup import (
+    check_adapters,
+    check_batches,
+    check_model,
+    check_parts,
+    make_store,
+    put_columns,
+)
 from dure.simulation.statics import AXIS, Model, Statics
 
 
@@ -54,8 +62,9 @@ class Engine:
         task = as_task(task, data)
         check_parts(algorithm, task)
         settings = local_work(task, settings)
-        self.algorithm, self.task, self.data, self.settings = algorithm, task, data, settings
+        self.task, self.data, self.settings = task, data, settings
         algorithm.check(data.clients)
+        check_adapters(algorithm, task.model)
         if settings.eager:
             self.mesh = devices.mesh(1)
         else:
@@ -64,7 +73,9 @@ class Engine:
         self._whole = NamedSharding(self.mesh, PartitionSpec())
         self._split = NamedSharding(self.mesh, PartitionSpec(AXIS))
         start = variables or task.model.init(keys.jax_key(settings.seed, "init"))
-        self.layout = Layout.of(start, private=algorithm.private_patterns)
+        frozen = (*task.model.frozen, *algorithm.frozen_patterns)
+        self.layout = Layout.of(start, private=algorithm.private_patterns, frozen=frozen)
+        self.algorithm = algorithm = algorithm.bind(task.model.adapters, self.layout)
         self.task = task = bound(task, data, self.layout, settings.executor)
         if task.model.outside is not None and not settings.eager:
             task.model.outside.prepare(self.mesh.size)
@@ -155,9 +166,9 @@ class Engine:
             self._store.restore(client_state, round)
 
     def vector(self) -> Any:
-        """The server's model now (d,), with the private parameters that a client begins with."""
-        shared = self.algorithm.model(self.model.server)
-        return shared if self._private is None else jax.numpy.concatenate([shared, self._private])
+        """The server's model now (d + f,), with the private parameters that a client begins with."""
+        found = self.algorithm.model(self.model.server)
+        return found if self._rest is None else jax.numpy.concatenate([found, self._rest])
 
     def params(self) -> Any:
         """The model's parameters now, as the pytree that its `init` makes."""
@@ -269,13 +280,20 @@ class Engine:
         Where some parameters are private the server has the shared part and a client the private one;
         otherwise both begin with all of them.
         """
-        w = self.layout.flatten_params(start.params)
-        floats, ints = self.layout.flatten_buffers(start.buffers)
-        shared = own = w
-        self._private: Any = None
-        if self.layout.shared_size != self.layout.size:
-            shared, own = w[: self.layout.shared_size], w[self.layout.shared_size :]
-            self._private = devices.put(own, self._whole)
+        layout = self.layout
+        whole = layout.flatten_params(start.params)
+        floats, ints = layout.flatten_buffers(start.buffers)
+        shared = own = whole[: layout.size]
+        if layout.shared_size != layout.size:
+            shared, own = whole[: layout.shared_size], whole[layout.shared_size : layout.size]
+        if layout.frozen_size:
+            self.columns = {**self.columns, FROZEN: devices.put(whole[layout.size :], self._whole)}
+        # What the algorithm's model lacks of the whole vector.
+        self._rest: Any = None
+        if self.algorithm.changes_frozen:
+            shared = whole
+        elif layout.shared_size != layout.whole_size:
+            self._rest = devices.put(whole[layout.shared_size :], self._whole)
         # Copies: a state that holds one array twice can't give its memory to the next round.
         server = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), self.algorithm.init(shared))
         return devices.put(Model(server, floats, ints), self._whole), (own, floats, ints)

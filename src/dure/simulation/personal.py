@@ -129,7 +129,7 @@ def _function(statics: Statics) -> Any:
 
             def one(plan: Any, kept: Any, rows: Array, turns: Array, blocks: Array, most: Array) -> Any:
                 own, oracle = client_of(statics, shared, plan, kept, turns, blocks)
-                w = algorithm.personal(algorithm.deliver(broadcast, plan.client), own, oracle)
+                w = oracle.whole(algorithm.personal(algorithm.deliver(broadcast, plan.client), own, oracle))
                 layout, seen = statics.layout, oracle.observed  # the buffers behind the last solve, if any
                 buffers = layout.unflatten_buffers(seen.floats, seen.ints)
                 variables = Variables(layout.unflatten_params(w), buffers)

@@ -60,7 +60,8 @@ def candidates(
     if eager or name == "sequential":
         return [of_width(1)]
     # Parameters, gradients, optimizer state and the loop's second copy: about six models per client.
-    affordable = max(memory_budget // (24 * max(layout.size, 1)), 1)
+    size = layout.whole_size
+    affordable = max(memory_budget // (24 * max(size, 1)), 1)
     if width is None and outside:
         width = max(min(per_device, affordable), 1)
     elif width is None:
@@ -72,9 +73,9 @@ def candidates(
         return [vectorised]
     if outside:
         return [of_width(1)] if convolutions else [vectorised, of_width(1)]
-    if platform != "cpu" or (layout.size <= SMALL and not convolutions):
+    if platform != "cpu" or (size <= SMALL and not convolutions):
         return [vectorised]
-    if layout.size >= LARGE or convolutions:
+    if size >= LARGE or convolutions:
         return [of_width(1)]
     return [of_width(1), vectorised]
 

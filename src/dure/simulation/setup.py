@@ -11,6 +11,7 @@ from dure.algorithms.base import Algorithm
 from dure.errors import ConfigError, DataError
 from dure.oracles.layout import Variables
 from dure.oracles.metrics import softmax_cross_entropy
+from dure.oracles.model import Model
 from dure.oracles.task import Task
 from dure.simulation.packing import pack_initial, state_size
 from dure.simulation.settings import Settings
@@ -33,6 +34,19 @@ def check_parts(algorithm: Any, task: Any) -> None:
     if not isinstance(task, Task):
         raise ConfigError(
             f"task={task!r} is not a task: give one such as dure.classification(model) or dure.Task(…)."
+        )
+
+
+def check_adapters(algorithm: Algorithm, model: Model) -> None:
+    """A method for adapters needs a model that has some.
+
+    Raises:
+        ConfigError: it has none, with the way to make some.
+    """
+    if algorithm.needs.adapters and not model.adapters:
+        raise ConfigError(
+            f"{type(algorithm).__name__} averages low-rank adapters, and model {model.name!r} has none. Give "
+            'dure.lora(model, rank=8, alpha=16, targets=["*attention*"]), with names of your model\'s matrices.'
         )
 
 

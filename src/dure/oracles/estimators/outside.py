@@ -13,7 +13,8 @@ from dure.oracles.estimators.exact import Linear
 from dure.oracles.estimators.families import Family
 from dure.oracles.estimators.host import EstimatorHost, Solve, Value
 from dure.oracles.host.bridge import FLOAT, Handle, ask, shape
-from dure.oracles.host.pool import forget_with, pool
+from dure.oracles.host.executors import workers
+from dure.oracles.host.pool import forget_with
 from dure.oracles.layout import Layout
 from dure.oracles.model import Outside
 from dure.oracles.problem import ClientPlan, Shared
@@ -43,19 +44,19 @@ class ExactOutside(Outside):
         """See `Outside`."""
         return loss
 
-    def bind(self, task: Any, columns: Mapping[str, Any], layout: Layout) -> "ExactOutside":
+    def bind(self, task: Any, columns: Mapping[str, Any], layout: Layout, executor: str) -> "ExactOutside":
         """See `Outside`."""
         parts = [np.arange(e.start, e.stop).reshape(_rows(e.name, e.shape)) for e in layout.params]
         linear = Linear(self.family, np.concatenate(parts, 1), len(parts) == 2, self.penalty)
         names = (task.input, task.target)
         host = EstimatorHost(linear, names, {name: np.asarray(columns[name]) for name in names})
         forget_with(host)
-        return replace(self, handle=Handle(host))
+        return replace(self, handle=Handle(host, workers=workers(executor)))
 
     def prepare(self, devices: int) -> None:
         """See `Outside`."""
         if self.handle is not None:
-            pool().prepare(self.handle.host, devices)
+            self.handle.workers().prepare(self.handle.host, devices)
 
     def solve(
         self,

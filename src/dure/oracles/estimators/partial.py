@@ -15,8 +15,9 @@ from dure.oracles.estimators.epochs import Epochs, Train, decision_losses, is_ne
 from dure.oracles.estimators.host import EstimatorHost
 from dure.oracles.estimators.linear import Made
 from dure.oracles.host.bridge import Handle, ask, shape
+from dure.oracles.host.executors import workers
 from dure.oracles.host.function import Shape
-from dure.oracles.host.pool import forget_with, pool
+from dure.oracles.host.pool import forget_with
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.model import Model, Outside
 from dure.oracles.problem import ClientPlan, Shared
@@ -145,7 +146,7 @@ class PartialOutside(Outside):
         """See `Outside`."""
         return loss
 
-    def bind(self, task: Any, columns: Mapping[str, Any], layout: Layout) -> "PartialOutside":
+    def bind(self, task: Any, columns: Mapping[str, Any], layout: Layout, executor: str) -> "PartialOutside":
         """See `Outside`."""
         if layout.shared_size != layout.size:
             raise ConfigError(
@@ -154,12 +155,12 @@ class PartialOutside(Outside):
         names = (task.input, task.target)
         host = EstimatorHost(self.epochs, names, {name: np.asarray(columns[name]) for name in names})
         forget_with(host)
-        return replace(self, handle=Handle(host))
+        return replace(self, handle=Handle(host, workers=workers(executor)))
 
     def prepare(self, devices: int) -> None:
         """See `Outside`."""
         if self.handle is not None:
-            pool().prepare(self.handle.host, devices)
+            self.handle.workers().prepare(self.handle.host, devices)
 
     def solve(
         self,

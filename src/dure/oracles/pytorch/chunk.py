@@ -24,6 +24,7 @@ class Solve:
         rule: the local optimizer.
         span: the part of the vector that moves.
         prox: there is a proximal term.
+        changing: frozen parameters are other ones in each round, and can't be part of a graph.
     """
 
     batch: int
@@ -31,6 +32,7 @@ class Solve:
     rule: Rule
     span: tuple[int, int]
     prox: bool
+    changing: bool = False
 
 
 def solve_together(

@@ -80,6 +80,15 @@ class Functional:
         self.pieces = [e for e in form.pieces if e.group in ("shared", "private")]
         named = dict(self.module.named_parameters(remove_duplicate=False))
         self.parameters = [named[e.name] for e in self.pieces]
+        #: Frozen parameters and their places in a vector (f,) of their own.
+        self._still = [
+            (named[e.name], e.start - form.size, e.stop - form.size)
+            for e in form.pieces
+            if e.group == "frozen"
+        ]
+        for parameter, *_ in self._still:
+            parameter.requires_grad_(False)
+        self._frozen: np.ndarray | None = None
         # By owner and name: a forward pass may assign a buffer anew.
         self.buffers = [
             (e, self.module.get_submodule(e.name.rpartition(".")[0]), e.name.rpartition(".")[2])
@@ -101,6 +110,15 @@ class Functional:
         """Let the module's parameters be this vector (d,): the same memory where dtypes allow it."""
         for parameter, view in zip(self.parameters, self.views(vector), strict=True):
             parameter.data = view if self.plain else view.to(parameter.dtype)
+
+    def put_frozen(self, vector: np.ndarray) -> bool:
+        """Give the frozen parameters these values (f,); whether they had others."""
+        if self._frozen is not None and np.array_equal(self._frozen, vector):
+            return False
+        self._frozen = np.array(vector)
+        for parameter, start, stop in self._still:
+            parameter.data.copy_(as_tensor(self._frozen[start:stop]).view(parameter.shape))
+        return True
 
     def put_buffers(self, floats: Tensor, ints: Tensor) -> None:
         """Give the module's buffers these values."""

@@ -19,6 +19,7 @@ from dure.oracles.layout import Layout, Variables
 from dure.oracles.model import Model
 from dure.oracles.pytorch.functional import Functional, Options, as_inputs, one_tensor, represented
 from dure.oracles.pytorch.host import Pass, TorchHost
+from dure.oracles.pytorch.lora import adapters_of, held
 from dure.oracles.pytorch.outside import TorchOutside, form_of
 from dure.oracles.tensors import Entry
 
@@ -33,11 +34,15 @@ def torch_model(module: Any, name: str | None, options: Options) -> Model:
     example = _made(make, 0) if make is not None else deepcopy(module)
     if options.features is not None:
         _check_features(example, options.features)
+    adapters = adapters_of(example)
+    adapted = frozenset(a.weight for a in adapters)
     frozen = {
-        n: _to_numpy(p) for n, p in example.named_parameters(remove_duplicate=False) if not p.requires_grad
+        n: _to_numpy(p)
+        for n, p in example.named_parameters(remove_duplicate=False)
+        if not p.requires_grad and n not in adapted
     }
-    variables = _variables(example)
-    if not variables.params:
+    variables = _variables(example, adapted)
+    if not set(variables.params) - adapted:
         raise ConfigError(
             f"{type(example).__name__} has no parameter that requires a gradient: nothing to train."
         )
@@ -50,7 +55,7 @@ def torch_model(module: Any, name: str | None, options: Options) -> Model:
         if make is None:
             return variables
         words = np.asarray(jax.random.key_data(key), np.uint64)
-        return _variables(_made(make, int(words[0] << np.uint64(31) ^ words[1])))
+        return _variables(_made(make, int(words[0] << np.uint64(31) ^ words[1])), adapted)
 
     def apply(
         variables: Variables,
@@ -80,6 +85,8 @@ def torch_model(module: Any, name: str | None, options: Options) -> Model:
         needs_key=True,  # who knows what forward draws
         features=represent if options.features is not None else None,
         outside=TorchOutside(example, options, handle, frozen),
+        frozen=held(adapters),
+        adapters=adapters,
     )
 
 
@@ -97,14 +104,15 @@ def _made(make: Callable[[], Any], seed: int) -> nn.Module:
     return module
 
 
-def _variables(module: nn.Module) -> Variables:
-    """Trained parameters and buffers by name; a tensor with two names is one array under both."""
+def _variables(module: nn.Module, adapted: frozenset[str]) -> Variables:
+    """Trained and adapted parameters and buffers by name; a tensor with two names is one array under both."""
     arrays: dict[int, np.ndarray] = {}
 
     def array(tensor: torch.Tensor) -> np.ndarray:
         return arrays.setdefault(id(tensor), _to_numpy(tensor))
 
-    params = {n: array(p) for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+    named = module.named_parameters(remove_duplicate=False)
+    params = {n: array(p) for n, p in named if p.requires_grad or n in adapted}
     kept = module.state_dict(keep_vars=True)
     buffers = {n: array(b) for n, b in module.named_buffers(remove_duplicate=False) if n in kept}
     return Variables(params, buffers)

@@ -109,7 +109,7 @@ class TorchOutside(Outside):
             check_elementwise(rule, _plain(_values(rule, optimizer)))
         d, shared_size = shared.layout.size, shared.layout.shared_size
         span = {None: (0, d), "shared": (0, shared_size), "private": (shared_size, d)}[train]
-        job = Solve(shared.batch_size, repeats, rule, span, "prox" in arrays)
+        job = Solve(shared.batch_size, repeats, rule, span, "prox" in arrays, "frozen" in arrays)
         given = dict(arrays) | self._numbers(rule, shared, factor, shared.max_steps * repeats)
         given |= {
             "prox": jnp.asarray(arrays.get("prox", 0.0), FLOAT), "steps": client.steps, "row": client.start,
@@ -119,6 +119,8 @@ class TorchOutside(Outside):
         if shared.batch_size:
             given |= {"first": client.first, "order": shared.order}
         layout = shared.layout
+        if layout.frozen_size:
+            given.setdefault("frozen", shared.frozen)
         wanted = {"w": shape((d,)), "loss": shape(()), "floats": shape((layout.buffer_size,))}
         found = ask(self.host, job, given, wanted | {"ints": shape((layout.counter_size,), jnp.int32)})
         floats, ints = found.get("floats", shared.floats), found.get("ints", shared.ints)

@@ -38,9 +38,12 @@ TOGETHER, NUMBERS = 32, 1 << 20
 def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[Any]:
     """Solve for each row of what is given (one row for all where they share it)."""
     clients = wanted["w"].shape[0]
+    f = host.functional
+    if "frozen" in given and f.put_frozen(given["frozen"][0]):
+        host.known.pop("together", None)  # its graphs hold the old values
     together = together_for(host, job, clients)
     if together is not None:
-        for rows in groups(clients, host.functional.size):
+        for rows in groups(clients, f.size):
             mine = {name: array[rows] if len(array) == clients else array for name, array in given.items()}
             into = {name: array[rows] for name, array in wanted.items()}
             solve_together(host.column, together, job, mine, into)
@@ -60,7 +63,7 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
 
 def together_for(host: "TorchHost", job: Solve, clients: int) -> Together | None:
     """What computes so many clients together, or None where they are solved one after another."""
-    if clients < 2 or not job.batch:
+    if clients < 2 or not job.batch or job.changing:
         return None
     together: Together = host.known.setdefault("together", Together(host.functional, host.loss))
     return together if together.possible(host.column(0), host.column(1), job.batch) else None
@@ -118,6 +121,8 @@ class _One:
         total, seen = torch.zeros((), dtype=torch.float64), 0
         f.module.train()
         f.begin()
+        if "frozen" in self._given:
+            f.put_frozen(self._given["frozen"])
         with torch.no_grad():
             f.put(y)
             put_buffers(f, self._given)

@@ -1,0 +1,53 @@
+"""FlexLoRA: the mean of the products, cut back to rank r by a singular value decomposition; W stays as it was.
+
+Bai, Chen, Qian, Yao, Li: Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client
+Resources, NeurIPS 2024, with one rank for all clients.
+
+    client k:  (B_k, A_k) ≈ argmin F_k(W + s B A)                       from (B, A);   s = α/r
+    server:    U Σ Vᵀ = Σ p_k B_k A_k,   B ← U_r Σ_r^½,   A ← Σ_r^½ V_rᵀ
+
+It is the nearest product of rank r: exact where the mean has no higher rank, else better than any other average that
+leaves W alone. Traffic is FedIT's.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dure.algorithms._adapters import Adapted, Factors
+from dure.algorithms.base import Oracle, RoundInfo, Server, Update
+
+
+@dataclass(frozen=True)
+class FlexLoRA(Adapted):
+    """The nearest adapters of rank r (`dure.lora`) to the mean of the clients' products."""
+
+    citation: ClassVar[str] = (
+        "J. Bai, D. Chen, B. Qian, L. Yao, Y. Li. Federated Fine-tuning of Large Language Models under "
+        "Heterogeneous Tasks and Client Resources. NeurIPS 2024."
+    )
+
+    def init(self, w: Float[Array, " d"]) -> Server:  # noqa: D102
+        return Server(w)
+
+    def local(self, server: Server, client: Any, oracle: Oracle) -> tuple[Update, Any]:  # noqa: D102
+        return Update(oracle.solve(server.w).w - server.w), client
+
+    def receive(self, update: Update) -> Factors:  # noqa: D102
+        return Factors(update.delta, self.products(update.delta, update.delta))
+
+    def apply(self, server: Server, mean: Factors, round: RoundInfo) -> Server:  # noqa: D102
+        w, delta = server.w, mean.delta
+        product = self.products(w, w) + self.products(delta, w) + self.products(w, delta) + mean.product
+        new, at = w + delta, 0
+        for p in self.places:
+            adapter = p.adapter
+            matrix = adapter.matrix(product[at : at + p.size]) / adapter.scale
+            u, values, v = jnp.linalg.svd(matrix, full_matrices=False)
+            root = jnp.sqrt(values[: adapter.rank])
+            b, a = u[:, : adapter.rank] * root, root[:, None] * v[: adapter.rank]
+            new = new.at[p.a : p.a + a.size].set(a.reshape(-1)).at[p.b : p.b + b.size].set(b.reshape(-1))
+            at += p.size
+        return Server(new)
