@@ -1,6 +1,7 @@
 """Flower clients as dure's: what they are given, what they may answer. The package itself: test_flower_package.py."""
 
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,11 @@ def test_wrong_answers_can_be_set_aside() -> None:
     np.testing.assert_allclose(engine.params()["0"], mean, rtol=2e-6, atol=1e-7)
 
 
-def test_state_of_a_client_is_refused_not_lost() -> None:
+def test_state_of_a_client_is_refused_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        sys.modules, "flwr.app", None
+    )  # as if it were not installed; its own: test_flower_package.py
+
     def make(context: Any) -> Any:
         context.state["momentum"] = [1.0]
         return client_fn(context)
