@@ -358,3 +358,29 @@ def test_bad_frames_are_named():
     polars = pytest.importorskip("polars")
     with pytest.raises(DataError, match="collect"):
         Federated.from_frame(polars.DataFrame({"a": [1]}).lazy(), client="a", target="a")
+
+
+def test_missing_values_where_they_are_declared():
+    x = np.array([[1.0, np.nan], [2.0, 3.0]], np.float32)
+    y = np.array([0, 1])
+    with pytest.raises(DataError, match=r"missing=\('x',\)"):
+        Federated({"x": x, "y": y}, np.array([0, 2]))
+    data = Federated.from_arrays(
+        {"x": x, "y": y}, [4, 4], missing=("x",), client_test={"x": x, "y": y}, test_client=[4, 4]
+    )
+    np.testing.assert_array_equal(data.columns["x"], x)
+    assert data.split(0.5).missing == data.select(np.array([0])).missing == ("x",)
+    np.testing.assert_array_equal(data.complete("y"), y)
+    with pytest.raises(DataError, match=r"'x' has missing values .*row 0"):
+        data.complete("x")
+    with pytest.raises(DataError, match="is inf"):
+        Federated({"x": np.where(np.isnan(x), np.inf, x), "y": y}, np.array([0, 2]), missing=("x",))
+    with pytest.raises(DataError, match="is nan"):
+        Federated({"x": x, "z": x}, np.array([0, 2]), missing=("z",))
+    with pytest.raises(DataError, match="give names of columns"):
+        Federated({"x": x}, np.array([0, 2]), missing="x")
+    frame = pd.DataFrame({"who": [1, 2], "a": [np.nan, 2.0], "ill": [0, 1]})
+    read = Federated.from_frame(frame, client="who", target="ill", missing=True)
+    assert np.isnan(read.columns["x"]).sum() == 1
+    with pytest.raises(DataError):
+        Federated.from_frame(frame, client="who", target="ill")

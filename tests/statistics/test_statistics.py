@@ -88,7 +88,7 @@ def test_quantiles_are_within_their_bound(division: str) -> None:
         found = dure.statistics.quantiles(data(division, x), q, rounds=rounds, bins=32)
         assert (np.abs(found.values - true) <= found.error).all()
         p = np.clip(np.array(q), 1 / len(x), 1 - 1 / len(x))[:, None]
-        bound = 2 * whole.std(0) * (np.sqrt((1 - p) / p) + np.sqrt(p / (1 - p))) / 32**rounds
+        bound = whole.std(0) * (np.sqrt((1 - p) / p) + np.sqrt(p / (1 - p))) / 32**rounds
         assert (found.error <= bound + 1e-8 * np.abs(whole).max(0)).all()
         assert found.cost.rounds == rounds + 1
         assert wider is None or (found.error <= wider / 32**3 * 1.001).all()

@@ -13,9 +13,8 @@ _EPS = np.finfo(np.float64).eps
 
 @dataclass(frozen=True)
 class SquaredError:
-    """½ (raw − y)². `bound`: a power of two above every |y|."""
+    """½ (raw − y)²."""
 
-    bound: float
     outputs: int = 1
 
     def derivatives(self, raw: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, None]:
@@ -32,7 +31,6 @@ class LogLoss:
     """−log of the label's probability: logistic with two classes, softmax with more. raw (n, outputs)."""
 
     classes: int
-    bound: float = 1.0
 
     @property
     def outputs(self) -> int:

@@ -205,7 +205,7 @@ def _begin(
         return {"sum": np.rint(y * scale).astype(np.int64).sum(keepdims=True)}
 
     total = sum(int(a["sum"][0]) for a in survey.ask(whole))
-    return SquaredError(2.0**exponent), np.array([total / scale / survey.rows]), (scale, 1.0)
+    return SquaredError(), np.array([total / scale / survey.rows]), (scale, 1.0)
 
 
 def _classes(data: Any, target: str) -> int:

@@ -114,7 +114,7 @@ def quantiles(
 
     One round finds mean μ and standard deviation σ, which bound every quantile without anybody's extremes
     (Cantelli's inequality): μ − σ√((1 − q)/q) ≤ Q_q, and the same upwards. Each further round counts in `bins` cells
-    and keeps the one that holds the quantile. So |value − Q_q| ≤ error ≤ 2 σ (√((1 − q)/q) + √(q/(1 − q))) / binsʳ
+    and keeps the one that holds the quantile. So |value − Q_q| ≤ error ≤ σ (√((1 − q)/q) + √(q/(1 − q))) / binsʳ
     after r rounds, where q = 0 counts as 1/n and 1 as 1 − 1/n. With many rounds the value of one row is found: a
     median is somebody's. Missing values don't count.
 

@@ -151,6 +151,16 @@ def test_softmax_keeps_the_part_that_nothing_determines() -> None:
 SIGN = (X[:, 0] > 0).astype(np.int32)
 
 
+def test_classes_that_some_rows_separate() -> None:
+    """Where one indicator is 1 all labels are 1. Turned columns hide it: every column has rows that are undecided."""
+    indicator = np.arange(N) % 4 == 0
+    y = np.where(indicator, 1, TARGETS["Logistic"])
+    turn = np.linalg.qr(RNG.normal(size=(2, 2)))[0]
+    for x in (np.stack([X[:, 0], indicator], 1), np.stack([X[:, 0], indicator], 1) @ turn):
+        with pytest.raises(NoMinimum, match="no minimum that can be found"):
+            exact.solve(model("Logistic", 0.0, features=2).problem(x, y), np.zeros(3), (0, 3))
+
+
 @pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize(
     ("name", "penalty", "y"),

@@ -100,7 +100,7 @@ def test_a_sample_of_clients_reaches_it_too() -> None:
     engine = make_engine(
         dure.FedADMM(rho=0.3), sk.LogisticRegression(C=1.0), data(LABELS), clients_per_round=2, **LOCAL
     )
-    for _ in range(250):
+    for _ in range(150):
         engine.launch()
     np.testing.assert_allclose(flat(engine), pooled(sk.LogisticRegression(C=1.0), LABELS), atol=3e-5)
 
