@@ -35,7 +35,7 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
     clients = wanted["w"].shape[0]
     f = host.functional
     if "frozen" in given and f.put_frozen(given["frozen"][0]):
-        host.known.pop("together", None)  # its graphs hold the old values
+        host.known.pop("together", None)  # its graphs may hold something computed from the old values
     if clients > 1 and job.batch and not job.changing:
         together = host.known.setdefault("together", Together(f, host.loss))
         if together.possible(host.column(0), host.column(1), job.batch):
