@@ -4,7 +4,7 @@ The transformer is pretrained centrally on sentences in a made-up language, in s
 own dialect, train adapters on its attention and hidden layers, and the server averages them in more than one way.
 
     python examples/lora.py
-    python examples/lora.py FlexLoRA FLoRA
+    python examples/lora.py FedIT FFALoRA FlexLoRA FedExLoRA FLoRA
 """
 
 import sys
@@ -120,7 +120,7 @@ def main() -> None:
     base = pretrained()
     model, dialects = adapted(base), clients([1, 2, 3, 4], 64)
     print(f"{'method':10}  {'loss':>6}  {'accuracy':>8}  {'up, B':>7}  {'down, B':>7}   a client and round")
-    for name in sys.argv[1:] or ["FedIT", "FFALoRA", "FedExLoRA"]:
+    for name in sys.argv[1:] or ["FFALoRA", "FedExLoRA"]:
         run = dure.simulate(
             getattr(dure, name)(),
             dure.classification(model),

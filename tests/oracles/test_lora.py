@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import dure
+from dure.distillation.group import Group
 from dure.errors import ConfigError
 from dure.models import mlp
 from dure.oracles.adapter import matrix
@@ -211,6 +212,8 @@ def test_rooms_that_would_send_the_base_refuse_it() -> None:
         dure.decentralized.simulate(
             dure.decentralized.DPSGD(), task, DATA, dure.decentralized.ring(3), rounds=1
         )
+    with pytest.raises(ConfigError, match="distillation would send"):
+        Group(task, DATA, np.ones(3, bool), settings(DATA))
     with pytest.raises(ConfigError, match="has no adapters to merge"):
         dure.merge_lora(BASE, {})
     with pytest.raises(ConfigError, match="has no 'dense1/weight'"):

@@ -40,7 +40,7 @@ def solve(host: "TorchHost", job: Solve, given: Arrays, wanted: Arrays) -> list[
     clients = wanted["w"].shape[0]
     f = host.functional
     if "frozen" in given and f.put_frozen(given["frozen"][0]):
-        host.known.pop("together", None)  # its graphs hold the old values
+        host.known.pop("together", None)  # its graphs may hold something computed from the old values
     together = together_for(host, job, clients)
     if together is not None:
         for rows in groups(clients, f.size):
