@@ -148,6 +148,30 @@ def test_softmax_keeps_the_part_that_nothing_determines() -> None:
     assert found[-3:].sum() == pytest.approx(15)
 
 
+@pytest.mark.parametrize("name", ["Logistic", "Softmax", "Poisson"])
+def test_a_far_start_is_no_matter(name: str) -> None:
+    problem, d = model(name, 0.0).problem(X, TARGETS[name]), model(name).places.size
+    far = np.where(np.arange(d) % 2, 80.0, -90.0)
+    near, found = exact.solve(problem, np.zeros(d), (0, d)), exact.solve(problem, far, (0, d))
+    np.testing.assert_allclose(problem.own(found)[0], problem.own(near)[0], rtol=1e-12)
+    if name != "Softmax":
+        np.testing.assert_allclose(found, near, atol=1e-8)
+
+
+def test_what_is_left_of_a_perfect_fit_is_not_rounded_away() -> None:
+    left = np.exp(-40.0)
+    one, three = np.array([[40.0]]), np.array([[0.0, 40.0, -5.0]])
+    y = np.array([1], np.int32)
+    for family, eta, rest in (
+        (families.Logistic(), one, left),
+        (families.Softmax(), three, left + np.exp(-45.0)),
+    ):
+        np.testing.assert_allclose(family.loss(eta, y), rest, rtol=1e-9)
+        own = 1 if eta.shape[1] > 1 else 0
+        np.testing.assert_allclose(family.slope(eta, y)[0, own], -rest, rtol=1e-9)
+        np.testing.assert_allclose(family.weights(eta, y)(own, own), rest, rtol=1e-9)
+
+
 SIGN = (X[:, 0] > 0).astype(np.int32)
 
 

@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from sklearn.linear_model import Perceptron, SGDClassifier, SGDRegressor
@@ -11,6 +12,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 import dure
 from dure.oracles.estimators.epochs import decision_losses
+from dure.oracles.estimators.fitted import fitted
 from problems import make_engine
 
 RNG = np.random.default_rng(8)
@@ -101,30 +103,52 @@ def test_a_networks_optimizer_is_new_in_every_round(solver: str) -> None:
     ("estimator", "y"),
     [
         (MLPClassifier(hidden_layer_sizes=(5,), activation="tanh"), LABELS),
+        (MLPClassifier(hidden_layer_sizes=(5, 4), activation="logistic"), THREE),
         (MLPRegressor(hidden_layer_sizes=(5, 4)), REAL),
         (SGDClassifier(loss="log_loss"), THREE),
+        (SGDRegressor(), REAL),
+        (Perceptron(), LABELS),
     ],
+    ids=lambda x: type(x).__name__,
 )
-def test_the_run_gives_a_fitted_estimator(estimator: Any, y: np.ndarray, tmp_path: Path) -> None:
-    sets = dure.Federated({"x": X, "y": y}, OFFSETS, test={"x": X, "y": y})
-    go = {"rounds": 3, "epochs": 2, "seed": 4}
-    run = dure.simulate(dure.FedAvgM(), estimator, sets, directory=tmp_path / "a", **go)
-    made = run.estimator()
-    task = dure.scikit_learn(estimator, sets)
-    outputs = np.asarray(task.model.apply(dure.Variables(run.model, {}), X)[0])
+def test_a_fitted_estimator_predicts_what_the_model_does(estimator: Any, y: np.ndarray) -> None:
+    task = dure.scikit_learn(estimator, data(y))
+    start = task.model.init(jax.random.key(0))
+    network = not hasattr(estimator, "eta0")
+    if network:
+        first, same, other = (task.model.init(jax.random.key(k)).params["coefs_0"] for k in (0, 0, 1))
+        np.testing.assert_array_equal(first, same)
+        assert (first != other).all()
+    params = {name: RNG.normal(size=x.shape).astype(np.float32) for name, x in start.params.items()}
+    outputs = np.asarray(task.model.apply(dure.Variables(params, start.buffers), X)[0])
+    made = fitted(estimator, params | start.buffers)
+    x = X.astype(float)
     if y is REAL:
-        np.testing.assert_allclose(made.predict(X.astype(float)), outputs, atol=1e-5)
-        assert run.final["test_loss"] == pytest.approx(np.square(outputs - y).mean(), rel=1e-4)
+        np.testing.assert_allclose(made.predict(x), outputs, atol=1e-5)
+    elif network:
+        expected = np.eye(3)[outputs.argmax(1)] if y is THREE else outputs > 0
+        np.testing.assert_array_equal(np.eye(3)[made.predict(x)] if y is THREE else made.predict(x), expected)
+        odds = np.diff(np.log(made.predict_proba(x)), axis=1)[:, 0]
+        np.testing.assert_allclose(odds, outputs[:, 1] - outputs[:, 0] if y is THREE else outputs, atol=1e-4)
     else:
-        assert run.final["test_accuracy"] == pytest.approx(made.score(X.astype(float), y))
-        np.testing.assert_array_equal(made.classes_, np.unique(y))
-        if isinstance(estimator, MLPClassifier):
-            p = made.predict_proba(X.astype(float))[:, 1]
-            np.testing.assert_allclose(1 / (1 + np.exp(-outputs)), p, atol=1e-5)
-        else:
-            np.testing.assert_allclose(outputs, made.decision_function(X.astype(float)), atol=1e-4)
-    made.partial_fit(X.astype(float), y)  # it can go on
-    opened = dure.Run.open(tmp_path / "a").estimator(estimator)
+        np.testing.assert_allclose(made.decision_function(x), outputs, atol=1e-4)
+    made.partial_fit(x, y)  # it can go on
+    with pytest.raises(dure.ConfigError, match=r"not those of|have shapes"):
+        fitted(SGDClassifier() if network else MLPClassifier(), params)
+
+
+def test_a_run_gives_the_fitted_estimator(tmp_path: Path) -> None:
+    sets = dure.Federated({"x": X, "y": LABELS}, OFFSETS, test={"x": X, "y": LABELS})
+    run = dure.simulate(
+        dure.FedAvgM(),
+        MLPClassifier(hidden_layer_sizes=(5,)),
+        sets,
+        rounds=2,
+        epochs=2,
+        directory=tmp_path / "a",
+    )
+    assert run.final["test_accuracy"] == pytest.approx(run.estimator().score(X.astype(float), LABELS))
+    opened = dure.Run.open(tmp_path / "a").estimator(MLPClassifier(hidden_layer_sizes=(5,)))
     np.testing.assert_array_equal(opened.predict(X), run.estimator().predict(X))
 
 
@@ -164,9 +188,8 @@ def test_resumed(tmp_path: Path) -> None:
 def test_clients_that_lack_classes() -> None:
     order = np.argsort(THREE, kind="stable")
     sets = dure.Federated({"x": X[order], "y": THREE[order]}, OFFSETS)
-    for estimator in (SGDClassifier(), MLPClassifier(hidden_layer_sizes=(4,))):
-        engine = make_engine(dure.FedAvg(), estimator, sets, **LOCAL)
-        assert engine.collect(engine.launch()).status == ["ok"] * 3
+    engine = make_engine(dure.FedAvg(), MLPClassifier(hidden_layer_sizes=(4,)), sets, **LOCAL)
+    assert engine.collect(engine.launch()).status == ["ok"] * 3
 
 
 def test_losses_of_decisions() -> None:

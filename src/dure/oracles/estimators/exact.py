@@ -153,6 +153,10 @@ def solve(problem: Problem, start: np.ndarray, span: tuple[int, int]) -> np.ndar
     dense = len(free) <= DENSE
     basis = _determined(problem, free) if dense else None
     curved = problem.diagonal(_at_first(problem))[free]
+    zero = w.copy()  # but for what nothing determines
+    zero[free] -= w[free] if basis is None else basis @ (basis.T @ w[free])
+    if not problem.value(w) <= problem.value(zero):  # a start so bad says nothing to Newton's method
+        w = zero
     for _ in range(STEPS):
         gradient = problem.gradient(w)
         weights = problem.family.weights(problem.eta(w), problem.y)

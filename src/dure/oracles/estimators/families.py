@@ -1,7 +1,7 @@
 """The losses of generalised linear models as functions of the linear predictor η, with slope and curvature.
 
-All are written so that what is left of an almost perfect fit is not rounded away: 1 − σ(40) is 4e-18 and not 0.
-Otherwise a problem without a minimum (separable classes) would look solved.
+All are written so that what is left of an almost perfect fit is not rounded away: 1 − σ(40) is 4e-18 and not 0, and
+a problem without a minimum (separable classes) does not look solved.
 """
 
 from collections.abc import Callable
