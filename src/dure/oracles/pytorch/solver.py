@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, np.ndarray]
 
 
-#: Most clients, and about how many numbers of theirs, that one pass computes. Small models share the cost of starting
-#: operations; large ones gain nothing from company and leave the cache.
+#: How many clients, or numbers of theirs, one pass computes; up to twice as many. Small models share the cost of
+#: starting operations; large ones gain nothing from company and leave the cache.
 TOGETHER, NUMBERS = 32, 1 << 20
 
 
@@ -73,9 +73,10 @@ def groups(clients: int, size: int) -> list[slice]:
     """The rows of each group of clients that are computed together, for a model of so many parameters.
 
     The last bits of a convolution's gradient depend on how many are computed together, so that groups follow from the
-    question alone and not from who answers it.
+    question alone and not from who answers it, and a group that is asked about by itself is one group again. None is
+    of one client, which another path would solve.
     """
-    count = -(-clients // max(min(TOGETHER, NUMBERS // size), 2))
+    count = max(clients // max(min(TOGETHER, NUMBERS // size), 2), 1)
     return [slice(k, None, count) for k in range(count)]  # the longest come first: every group has some
 
 

@@ -42,9 +42,13 @@ class Together:
         y = torch.cat([p.detach().reshape(-1) for p in self._f.parameters]).expand(2, -1).clone()
         before = foreign_states()
         try:
-            if not self._separable(*(c[0] for c in given)):
-                return False
-            finite = torch.isfinite(self.gradients(y, given, weights)[1]).all()
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore"
+                )  # the answer must be the same in a program that makes errors of them
+                if not self._separable(*(c[0] for c in given)):
+                    return False
+                finite = torch.isfinite(self.gradients(y, given, weights)[1]).all()
             # A graph would repeat what Python's or NumPy's generators said once.
             return bool(finite) and foreign_states() == before
         except Exception:
