@@ -114,8 +114,13 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         (LINEAR, {}, "JAX computes 'linear'.*jax.distributed"),
         (function(), {"eager": True}, "eager=True runs everything in this process"),
         (function(), {"executor": "dask"}, "executor='dask' is not known"),
+        (
+            dure.Task(dure.Model.from_torch(nn.Linear(4, 3), device="cuda"), nn.CrossEntropyLoss()),
+            {},
+            "on device='cuda', which the program itself asks",
+        ),
     ],
-    ids=["jax", "eager", "unknown"],
+    ids=["jax", "eager", "unknown", "cuda"],
 )
 def test_what_cannot_be(task: Any, settings: Any, message: str) -> None:
     with pytest.raises(dure.ConfigError, match=message):
