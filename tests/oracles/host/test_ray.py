@@ -114,8 +114,13 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         (LINEAR, {}, "JAX computes 'linear'.*jax.distributed"),
         (function(), {"eager": True}, "eager=True runs everything in this process"),
         (function(), {"executor": "dask"}, "executor='dask' is not known"),
+        (
+            dure.Task(dure.Model.from_torch(nn.Linear(4, 3), device="cuda"), nn.CrossEntropyLoss()),
+            {},
+            "on device='cuda', which the program itself asks",
+        ),
     ],
-    ids=["jax", "eager", "unknown"],
+    ids=["jax", "eager", "unknown", "cuda"],
 )
 def test_what_cannot_be(task: Any, settings: Any, message: str) -> None:
     with pytest.raises(dure.ConfigError, match=message):
@@ -301,11 +306,14 @@ def test_workers_with_another_dure(cluster: Any, anew: None, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_a_node_that_is_lost_in_the_middle_of_a_round(tmp_path: Path, folder: str) -> None:
+def test_a_node_that_is_lost_in_the_middle_of_a_round(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two nodes with a CPU each; the second is killed while a client's function runs there."""
     from ray.cluster_utils import Cluster
 
     ray.shutdown()  # the cluster of the other tests, if they ran
+    monkeypatch.setattr("ray._private.utils.write_ray_address", lambda *_: None)  # into /tmp/ray, for others
     began, go = tmp_path / "began", tmp_path / "go"
     began.mkdir()
 

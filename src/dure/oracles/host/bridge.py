@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 from jaxtyping import Array
 
-from dure.errors import RunError
+from dure.errors import DureError
 from dure.oracles.host import worker
 from dure.oracles.host.base import Workers
 from dure.oracles.host.pool import pool
@@ -67,7 +67,7 @@ class Handle:
                     failed = worker.answer(self.host, job, given, wanted)
             else:
                 failed = self.workers().ask(self.host, job, given, wanted)
-        except RunError as error:
+        except DureError as error:
             for array in wanted.values():
                 array[...] = np.nan if array.dtype.kind == "f" else 0
             failed = [(-1, str(error), "")]
