@@ -198,7 +198,7 @@ TIED = jnp.ones((6, 6))
         ),
         ({"base": dure.oracle(print, init=np.zeros(3)).model}, "'print' is a function"),
     ],
-    ids=str,
+    ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_what_cannot_be_adapted(change: dict[str, Any], message: str) -> None:
     given = {"base": BASE, "targets": "dense*", "rank": 2, **change}
