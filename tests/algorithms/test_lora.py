@@ -300,12 +300,9 @@ def test_one_client_is_plain_training(page: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("page", [dure.FFALoRA(), *EXACT], **NAMED)
-def test_compiled_eager_and_in_chunks(page: Algorithm) -> None:
+def test_alone_and_in_chunks(page: Algorithm) -> None:
     found = []
-    more = (
-        [{"eager": True}] if isinstance(page, dure.FLoRA) else []
-    )  # every page is asked in tests/simulation
-    for settings in ({}, {"schedule": "vectorised", "width": 2}, *more):
+    for settings in ({}, {"schedule": "vectorised", "width": 2}):  # eager: tests/simulation/test_methods.py
         running = engine(page, **settings)
         for _ in range(2):
             running.launch()

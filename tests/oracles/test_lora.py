@@ -261,7 +261,17 @@ PAGES = [dure.FedIT(), dure.FFALoRA(), dure.FedExLoRA(), dure.FLoRA(), dure.Scaf
 
 @pytest.mark.parametrize(
     ("page", "schedule"),
-    [*((page, "vectorised") for page in PAGES), (dure.FFALoRA(), "sequential")],
+    [
+        *((page, "vectorised") for page in PAGES[:3]),
+        *(
+            pytest.param(page, schedule, marks=pytest.mark.slow)
+            for page, schedule in (
+                (PAGES[3], "vectorised"),
+                (PAGES[4], "vectorised"),
+                (PAGES[1], "sequential"),
+            )
+        ),
+    ],
     ids=lambda x: x if isinstance(x, str) else type(x).__name__,
 )
 def test_pytorch_does_what_jax_does(page: Any, schedule: str) -> None:
