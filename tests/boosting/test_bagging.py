@@ -92,3 +92,32 @@ def test_without_xgboost_it_says_what_to_install(monkeypatch: Any) -> None:
     monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
     with pytest.raises(dure.ConfigError, match="pip install xgboost"):
         dure.boosting.fit(XGBoostBagging(rounds=1), data(2))
+
+
+def test_every_round_and_client_draws_for_itself(xgboost: Any) -> None:
+    """Clients with the same rows, and rounds at the same predictions (no learning), make trees of other columns."""
+    x = np.repeat(RNG.normal(size=(60, 1)), 12, 1).astype(np.float32)  # every column would do
+    y = (x[:, 0] > 0).astype(np.int32)
+    sets = dure.Federated({"x": np.tile(x, (2, 1)), "y": np.tile(y, 2)}, np.array([0, 60, 120]))
+
+    def columns(**more: int) -> list[str]:
+        params = {"max_depth": 1, "colsample_bytree": 0.09, "learning_rate": 1e-6, **more}
+        model = dure.boosting.fit(XGBoostBagging(rounds=6, params=params), sets)
+        return [str(next(iter(booster.get_score()))) for _, booster in model.members]
+
+    drawn = columns()
+    assert len(set(drawn[::2])) > 2 and len(set(drawn[1::2])) > 2  # from round to round
+    assert drawn[::2] != drawn[1::2]  # from client to client
+    assert columns() == columns(seed=0) == drawn
+    assert columns(seed=1) != drawn
+
+
+def test_what_xgboost_refuses(xgboost: Any) -> None:
+    with pytest.raises(dure.ConfigError, match=r"round 0 at client 0: .*max_depth"):
+        dure.boosting.fit(XGBoostBagging(params={"max_depth": -1}), data(2))
+    settings = XGBoostBagging()
+    object.__setattr__(settings, "params", None)  # the tests' checker of types would be first
+    with pytest.raises(dure.ConfigError, match="params=None"):
+        settings.__post_init__()
+    with pytest.raises(dure.ConfigError, match="'seed'"):
+        XGBoostBagging(params={"random_state": 1})

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dure import keys
 from dure.boosting.losses import LogLoss, probabilities
 from dure.boosting.settings import LOSSES
 from dure.channel import wire
@@ -22,7 +23,7 @@ from dure.run.layout import write_atomic
 from dure.statistics.asking import Cost, Survey, whole_number
 
 FORMAT = "dure xgboost bagging 1"
-_OURS = ("objective", "num_class", "base_score", "num_parallel_tree", "nthread", "n_jobs")
+_OURS = ("objective", "num_class", "base_score", "num_parallel_tree", "nthread", "n_jobs", "random_state")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class XGBoostBagging:
         combine: "mean": client k's trees count n_k/n, so that a round is one step of the mean (FLARE's scaled learning
             rate); "sum": they count fully (Flower), for which learning_rate must be small.
         loss: as in `GradientBoosting`.
-        params: XGBoost's own parameters, such as {"max_depth": 3, "learning_rate": 0.3}.
+        params: XGBoost's own parameters, such as {"max_depth": 3, "learning_rate": 0.3}. What it draws ("subsample",
+            "colsample_bytree", …) follows from params["seed"] (0), the round and the client.
     """
 
     rounds: int = 10
@@ -53,9 +55,15 @@ class XGBoostBagging:
             raise ConfigError(
                 f"loss={self.loss!r} is not known: give {' or '.join(map(repr, LOSSES))}, or None."
             )
+        if not isinstance(self.params, Mapping):
+            raise ConfigError(
+                f"params={self.params!r} is not allowed: give XGBoost's parameters by name, such as "
+                '{"max_depth": 3}, or {}.'
+            )
         for name in _OURS:
             if name in self.params:
-                raise ConfigError(f"params has {name!r}, which follows from the data: leave it out.")
+                why = "is called 'seed' here" if name == "random_state" else "follows from the data"
+                raise ConfigError(f"params has {name!r}, which {why}: leave it out.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,6 +174,7 @@ def bag(settings: XGBoostBagging, data: Any, names: tuple[str, str], survey: Sur
     xgboost = _xgboost()
     kind, baseline = loss
     log = isinstance(kind, LogLoss)
+    seed = settings.params.get("seed", 0)
     params = {**settings.params, "nthread": 1, "base_score": 0.5 if log and kind.outputs == 1 else 0.0}
     if log and kind.outputs > 1:
         params |= {"objective": "multi:softprob", "num_class": kind.classes}
@@ -175,12 +184,20 @@ def bag(settings: XGBoostBagging, data: Any, names: tuple[str, str], survey: Sur
     raw = {k: np.repeat(baseline[None], len(x), 0) for k, (x, _) in rows.items()}
     sent = dict.fromkeys(rows, 0)
     members: list[tuple[float, Any]] = []
-    for _ in range(settings.rounds):
+    for r in range(settings.rounds):
         new = []
         for k, (x, y) in rows.items():
             matrix = xgboost.DMatrix(x, label=y)
             matrix.set_base_margin(raw[k] if raw[k].shape[1] > 1 else raw[k][:, 0])
-            booster = xgboost.train(params, matrix, settings.local_trees)
+            params["seed"] = int(keys.generator(seed, "xgboost", r, k).integers(2**31))
+            try:
+                booster = xgboost.train(params, matrix, settings.local_trees)
+            except xgboost.core.XGBoostError as error:
+                said = next((line for line in str(error).splitlines() if line.strip()), "no reason")
+                raise ConfigError(
+                    f"XGBoost refused to train in round {r} at client {data.client_name(k)}: {said.rstrip('.')}. "
+                    f"It was given params={dict(settings.params)}."
+                ) from error
             sent[k] += wire.size({"trees": np.frombuffer(_bytes(booster), np.uint8)})
             new.append((len(x) / survey.rows if settings.combine == "mean" else 1.0, booster))
         members += new
