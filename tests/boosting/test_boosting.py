@@ -61,6 +61,21 @@ def test_trees_do_not_depend_on_the_division(kind: str) -> None:
     assert all(len(t.feature) > 5 for trees in pooled.trees for t in trees)
 
 
+def test_trees_need_no_scaling() -> None:
+    """Rising functions of the columns, of whatever range, and rows far out: the same predictions in every digit."""
+    x = RNG.normal(size=(N, 2)).astype(np.float32)
+    y = (x[:, 0] + 0.3 * x[:, 1] > 0).astype(np.int32)
+    far = np.where(x >= np.sort(x, 0)[-5], np.float32(1e8) * x, x)
+    wide = np.stack([np.exp(12 * x[:, 0].astype(float)), x[:, 1].astype(float) ** 5], 1).astype(np.float32)
+    owner = np.arange(N) % 3
+    model = dure.boosting.fit(SMALL, data(x, y, owner))
+    assert (model.predict(x) == y).mean() > 0.95
+    for other in (far, wide):
+        assert (np.argsort(other, 0) == np.argsort(x, 0)).all()
+        same = dure.boosting.fit(SMALL, data(other, y, owner))
+        np.testing.assert_array_equal(same.decision_function(other), model.decision_function(x))
+
+
 def test_sums_are_exact() -> None:
     values = RNG.integers(-(2**50), 2**50, 3000)
     index = RNG.integers(0, 7, 3000)

@@ -225,17 +225,12 @@ def quantile_edges(
 ) -> tuple[list[np.ndarray], Cost]:
     """For every feature at most max_bins − 1 inner edges at its quantiles, and what it cost to find them.
 
-    An edge is just above (or at) the value of a row, so that few-valued columns are divided between their values.
+    The edges are values of rows, whatever the scale, so that few-valued columns are divided between their values and
+    a rising function of a column makes the same bins.
     """
     q = np.arange(1, max_bins) / max_bins
-    found = quantiles(data, q, column=column, bins=64, rounds=4, **(guard or {}))
-    edges = []
-    for values, error in zip(found.values.T, found.error.T, strict=True):
-        upper = values + error
-        # Quantiles of one value end in cells around it: the last of them is kept.
-        apart = np.append(np.diff(upper) > error[1:] + error[:-1], True)
-        edges.append(upper[apart & np.isfinite(upper)])
-    return edges, found.cost
+    found = quantiles(data, q, column=column, bins=64, rounds=6, **(guard or {}))
+    return [np.unique(values[np.isfinite(values)]) for values in found.values.T], found.cost
 
 
 def _given_edges(edges: Any, features: int) -> list[np.ndarray]:

@@ -73,22 +73,6 @@ def merge_squares(answers: Sequence[Message]) -> tuple[int, np.ndarray, np.ndarr
     return int(n), mean, np.asarray(sum(a["squares"] for a in answers) + between)
 
 
-def merge_present(answers: Sequence[Message]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same of what `present_of` makes, with counts for every number."""
-    n, mean, counts, means = _merged_mean(answers)
-    between = sum(c * np.square(m - mean) for c, m in zip(counts, means, strict=True))
-    return np.asarray(n), mean, np.asarray(sum(a["squares"] for a in answers) + between)
-
-
-def present_of(x: np.ndarray) -> Message:
-    """`squares_of` over the values that are there: NaN is a missing one."""
-    there = ~np.isnan(x)
-    count = there.sum(0)
-    mean = np.where(there, x, 0).sum(0) / np.maximum(count, 1)
-    squares = np.square(np.where(there, x - mean, 0)).sum(0)
-    return {"count": np.asarray(count), "mean": np.asarray(mean), "squares": np.asarray(squares)}
-
-
 def scatter_of(x: np.ndarray) -> Message:
     """A client's count, mean (F,) and the upper triangle of Σ (x − mean)(x − mean)ᵀ."""
     mean = x.mean(0)
