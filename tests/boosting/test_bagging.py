@@ -106,7 +106,7 @@ def test_every_round_and_client_draws_for_itself(xgboost: Any) -> None:
         return [str(next(iter(booster.get_score()))) for _, booster in model.members]
 
     drawn = columns()
-    assert len(set(drawn[::2])) > 2 and len(set(drawn[1::2])) > 2  # from round to round
+    assert min(len(set(drawn[::2])), len(set(drawn[1::2]))) > 2  # from round to round
     assert drawn[::2] != drawn[1::2]  # from client to client
     assert columns() == columns(seed=0) == drawn
     assert columns(seed=1) != drawn

@@ -330,7 +330,11 @@ def test_data_that_do_not_fit() -> None:
         (data(X, REAL), {"features": "z"}, "no column 'z'"),
         (data(X, REAL), {"edges": EDGES[1:]}, "edges are given for 4 features"),
         (data(X, REAL), {"edges": [[2.0, 1.0], *EDGES[1:]]}, "must be finite and rise"),
+        (data(X, REAL), {"edges": [["a"]] * F}, "edges=.*max_bins"),
         (data(X, np.zeros(N, np.int32)), {}, "needs two classes"),
+        (data(X, LABELS + 1), {}, "row of class 0 in column 'y'"),
+        (data(X, LABELS * 2), {}, "row of class 1 in column 'y'"),
+        (data(X, LABELS, classes=3), {}, "row of class 2 in column 'y'"),
         (data(X, LABELS), {"minimum_examples": 1000}, "minimum_examples=1000"),
     ):
         with pytest.raises((dure.DataError, dure.ConfigError), match=message):
@@ -346,6 +350,11 @@ def test_data_that_do_not_fit() -> None:
             data(HOLES, LABELS),
             rounds=1,
         )
+    holes = dure.Federated({"x": X, "y": np.where(REAL > 0, np.nan, REAL)}, np.array([0, N]), missing=("y",))
+    with pytest.raises(dure.DataError, match="without a target"):
+        dure.boosting.fit(SMALL, holes)
+    with pytest.raises(dure.ConfigError, match=r"by dure\.boosting\.fit\(dure\.boosting\.GradientBoosting"):
+        dure.simulate(dure.FedAvg(), SMALL, data(X, REAL), rounds=1)
     model = dure.boosting.fit(SMALL, data(X, REAL))
     with pytest.raises(dure.ConfigError, match=r"takes \(B, 5\)"):
         model.predict(X[:, :4])

@@ -15,7 +15,7 @@ from dure.boosting.settings import GradientBoosting
 from dure.boosting.trees import Grower, Sums, Tree
 from dure.channel import wire
 from dure.errors import ConfigError, DataError
-from dure.statistics.asking import Cost, Message, Survey, matrix_column, vector_column
+from dure.statistics.asking import Cost, Message, Survey, every_class, matrix_column, target_column
 from dure.statistics.histograms import quantiles
 
 
@@ -83,9 +83,7 @@ def fit(
     if not isinstance(settings, GradientBoosting | XGBoostBagging):
         raise ConfigError(f"settings={settings!r}: give dure.boosting.GradientBoosting(…).")
     matrix_column(data, features)
-    vector_column(data, target)
-    if target in data.columns:
-        data.complete(target)
+    target_column(data, target)
     guard = {"minimum_clients": minimum_clients, "minimum_examples": minimum_examples}
     survey = Survey(data, (features, target), **guard, missing=True)
     if isinstance(settings, XGBoostBagging):
@@ -195,6 +193,7 @@ def _begin(
                 }
             )
         )
+        every_class(np.asarray(counts), target)
         return loss, loss.baseline(np.asarray(counts)), (2.0**bits, 2.0**bits)
     # Least squares can only fall, so √(Σ g²) ≤ √(Σ y²) at all times and Σ |g| ≤ n max |y|.
     sizes = survey.ask(lambda x, y: {"exponent": np.array(np.frexp(np.abs(y).max())[1], np.int32)})
@@ -234,7 +233,13 @@ def quantile_edges(
 
 
 def _given_edges(edges: Any, features: int) -> list[np.ndarray]:
-    found = [np.asarray(e, np.float64) for e in edges]
+    try:
+        found = [np.asarray(e, np.float64) for e in edges]
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"edges={edges!r} is not allowed: give for every feature a list of its inner edges, such as "
+            f"[[0.5, 1.5]] * {features}; max_bins= of GradientBoosting is their number."
+        ) from None
     if len(found) != features:
         raise ConfigError(f"edges are given for {len(found)} features, and the column has {features}.")
     for f, inner in enumerate(found):

@@ -38,7 +38,8 @@ class Federated:
         citation: how to cite them.
         registered: number of clients when it is not N: client k then has the rows of client k mod N
             (see `replicate`).
-        missing: columns in which NaN stands for a missing value. Only `dure.boosting` can read these.
+        missing: columns in which NaN stands for a missing value. Only `dure.boosting` (features, not targets) and
+            `dure.statistics.quantiles` can read these.
 
     Raises:
         DataError: columns whose lengths differ, offsets that do not fit, labels out of range, NaN or
@@ -169,8 +170,12 @@ class Federated:
         """Client k's name: the one given, or its number."""
         return str(k) if self.client_names is None or k >= self.stored else self.client_names[k]
 
-    def complete(self, name: str) -> np.ndarray:
+    def complete(self, name: str, target: bool = False) -> np.ndarray:
         """The training rows' column, which must have no missing values.
+
+        Args:
+            name: of the column.
+            target: whether it is what is to be predicted; only the message depends on it.
 
         Raises:
             DataError: it has some, with the first place.
@@ -180,9 +185,14 @@ class Federated:
             place = Places("training rows", self.offsets, self.client_names)(
                 int(np.argwhere(np.isnan(values))[0][0])
             )
+            if target:
+                raise DataError(
+                    f"Column {name!r} has missing values (first in {place}), and nothing can be learnt from rows "
+                    "without a target: drop them."
+                )
             raise DataError(
-                f"Column {name!r} has missing values (first in {place}), which only dure.boosting can read. Fill them "
-                "in."
+                f"Column {name!r} has missing values (first in {place}), which only dure.boosting and "
+                "dure.statistics.quantiles can read. Fill them in."
             )
         return values
 

@@ -242,4 +242,7 @@ def _columns(task: Task, data: Any, mesh: Mesh) -> dict[str, Any]:
             raise DataError(
                 f"The task reads column {name!r}, but the data have {', '.join(sorted(data.columns))}."
             )
-    return {name: devices.replicate(data.complete(name), mesh) for name in (task.input, task.target)}
+    return {
+        name: devices.replicate(data.complete(name, name == task.target), mesh)
+        for name in (task.input, task.target)
+    }

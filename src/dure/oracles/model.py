@@ -343,7 +343,12 @@ def keep_if_empty(mask: Array | None, new: PyTree, old: PyTree) -> PyTree:
 
 def comes_from(thing: Any, package: str) -> bool:
     """Whether a class of the package is among the ancestors, without importing the package."""
-    return any(c.__module__ == package or c.__module__.startswith(package + ".") for c in type(thing).__mro__)
+    return comes_from_class(type(thing), package)
+
+
+def comes_from_class(kind: type, package: str) -> bool:
+    """Whether the class or one of its ancestors is of the package, without importing the package."""
+    return any(c.__module__ == package or c.__module__.startswith(package + ".") for c in kind.__mro__)
 
 
 def _called(function: Callable[..., Any]) -> str:

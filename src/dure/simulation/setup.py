@@ -11,7 +11,7 @@ from dure.algorithms.base import Algorithm
 from dure.errors import ConfigError, DataError
 from dure.oracles.layout import Variables
 from dure.oracles.metrics import softmax_cross_entropy
-from dure.oracles.model import Model
+from dure.oracles.model import Model, comes_from_class
 from dure.oracles.task import Task
 from dure.simulation.packing import pack_initial, state_size
 from dure.simulation.settings import Settings
@@ -30,6 +30,14 @@ def check_parts(algorithm: Any, task: Any) -> None:
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise ConfigError(
             f"algorithm={algorithm!r} is not a method: give an object such as dure.FedAvg(), with brackets."
+        )
+    if isinstance(task, type) and comes_from_class(task, "sklearn"):
+        raise ConfigError(f"task={task.__name__} is a class: give an instance, such as {task.__name__}().")
+    kind = task if isinstance(task, type) else type(task)
+    if comes_from_class(kind, "dure.boosting"):
+        raise ConfigError(
+            f"{kind.__name__} is no task for rounds of a method: trees are trained by "
+            f"dure.boosting.fit(dure.boosting.{kind.__name__}(…), data)."
         )
     if not isinstance(task, Task):
         raise ConfigError(
@@ -62,7 +70,7 @@ def put_columns(task: Task, data: Any, mesh: Mesh) -> dict[str, Any]:
             raise DataError(
                 f"The task reads column {name!r}, but the data have {', '.join(sorted(data.columns))}."
             )
-        columns[name] = devices.replicate(data.complete(name), mesh)
+        columns[name] = devices.replicate(data.complete(name, name == task.target), mesh)
     if len(data.columns[task.input]) >= 2**31:
         raise DataError("More than 2³¹ − 1 rows in one data set are not supported.")
     return columns

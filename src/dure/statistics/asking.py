@@ -65,7 +65,7 @@ class Survey:
 
     Raises:
         ConfigError: an impossible argument.
-        DataError: an unknown column, or too few clients or rows.
+        DataError: no federated data set, an unknown column, or too few clients or rows.
     """
 
     def __init__(
@@ -76,9 +76,15 @@ class Survey:
         minimum_examples: int = 1,
         missing: bool = False,
     ):
+        federated(data)
         for name in names:
             if name not in data.columns:
                 raise DataError(f"The data have no column {name!r}. {did_you_mean(name, data.columns)}")
+            if 0 in data.columns[name].shape[1:]:
+                shape = data.columns[name].shape[1:]
+                raise DataError(
+                    f"Column {name!r} has rows of shape {shape}: there is not one number in them."
+                )
             if not missing:
                 data.complete(name)
         whole_number("minimum_clients", minimum_clients, 1)
@@ -117,26 +123,75 @@ class Survey:
         return Cost(self._rounds, max(self._sent.values()), len(self.clients))
 
 
+def every_class(counts: np.ndarray, target: str) -> None:
+    """Every class 0 … C − 1 must have a row; counts (C,) of all clients' rows.
+
+    Raises:
+        DataError: one has none.
+    """
+    if not (counts > 0).all():
+        raise DataError(
+            f"No client has a row of class {int(np.argmin(counts > 0))} in column {target!r} ({len(counts)} classes): "
+            "renumber the labels, or correct `classes`."
+        )
+
+
+def rows_of(x: Any, features: int) -> np.ndarray:
+    """Rows (B, F) as float64, to predict for.
+
+    Raises:
+        ConfigError: another shape.
+        DataError: NaN or infinity.
+    """
+    rows = np.asarray(x, np.float64)
+    if rows.ndim != 2 or rows.shape[1] != features:
+        raise ConfigError(f"Rows have shape {rows.shape}; this model takes (B, {features}).")
+    if not np.isfinite(rows).all():
+        row, feature = np.argwhere(~np.isfinite(rows))[0]
+        raise DataError(
+            f"Row {row} has {rows[row, feature]} in feature {feature}: fill in or drop missing and infinite values."
+        )
+    return rows
+
+
+def federated(data: Any) -> None:
+    """The data must be a federated data set.
+
+    Raises:
+        DataError: they are something else.
+    """
+    if not all(hasattr(data, name) for name in ("columns", "client", "clients", "complete")):
+        raise DataError(
+            f"data is a {type(data).__name__}: give a federated data set, such as "
+            "dure.Federated({'x': features, 'y': targets}, offsets) or dure.Federated.from_arrays(columns, owner)."
+        )
+
+
 def matrix_column(data: Any, name: str) -> None:
     """The column must be a matrix (n, F), where it is there.
 
     Raises:
         DataError: it isn't.
     """
+    federated(data)
     if name in data.columns and data.columns[name].ndim != 2:
         shape = data.columns[name].shape[1:]
         raise DataError(f"Column {name!r} has rows of shape {shape}; a matrix (n, F) is needed.")
 
 
-def vector_column(data: Any, name: str) -> None:
-    """The column must hold one number for each row, where it is there.
+def target_column(data: Any, name: str) -> None:
+    """The column must hold one number for each row, none missing, where it is there.
 
     Raises:
         DataError: it doesn't.
     """
-    if name in data.columns and data.columns[name].ndim != 1:
+    federated(data)
+    if name not in data.columns:
+        return
+    if data.columns[name].ndim != 1:
         shape = data.columns[name].shape[1:]
         raise DataError(f"Column {name!r} has rows of shape {shape}; one number for each row is needed.")
+    data.complete(name, target=True)
 
 
 def whole_number(name: str, value: Any, least: int) -> None:

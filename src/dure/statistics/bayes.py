@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dure.errors import ConfigError, DataError
-from dure.statistics.asking import Message, Result, Survey, matrix_column, vector_column
+from dure.statistics.asking import Message, Result, Survey, every_class, matrix_column, rows_of, target_column
 from dure.statistics.moments import merge_squares, squares_of
 
 
@@ -27,15 +27,20 @@ class NaiveBayes(Result):
     smoothing: float
 
     def log_probabilities(self, x: np.ndarray) -> np.ndarray:
-        """(B, C) log of the probabilities of the classes for rows (B, F)."""
-        x = np.asarray(x, np.float64)
+        """(B, C) log of the probabilities of the classes for rows (B, F).
+
+        Raises:
+            ConfigError: rows of another shape.
+            DataError: rows with NaN or infinity.
+        """
+        x = rows_of(x, self.means.shape[1])
         joint = np.log(self.counts / self.counts.sum()) - 0.5 * np.log(2 * np.pi * self.variances).sum(1)
         joint = joint - 0.5 * (np.square(x[:, None] - self.means) / self.variances).sum(2)
         largest = joint.max(1, keepdims=True)
         return np.asarray(joint - largest - np.log(np.exp(joint - largest).sum(1, keepdims=True)))
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """(B,) labels for rows (B, F)."""
+        """(B,) labels for rows (B, F); raises as `log_probabilities`."""
         return np.asarray(self.log_probabilities(x).argmax(1))
 
 
@@ -65,7 +70,7 @@ def gaussian_naive_bayes(
     if not smoothing >= 0:
         raise ConfigError(f"smoothing={smoothing!r} is not allowed: it must be at least 0.")
     matrix_column(data, features)
-    vector_column(data, target)
+    target_column(data, target)
     survey = Survey(data, (features, target), minimum_clients, minimum_examples)
     labels = data.columns[target]
     if labels.dtype.kind != "i":
@@ -82,9 +87,7 @@ def gaussian_naive_bayes(
         [{name: np.asarray(a[name][c]) for name in a} for a in answers if a["count"][c] > 0]
         for c in range(classes)
     ]
-    for c, cell in enumerate(cells):
-        if not cell:
-            raise DataError(f"No client has a row of class {c}: renumber the labels, or correct `classes`.")
+    every_class(np.array([len(cell) for cell in cells]), target)
     merged = [merge_squares(cell) for cell in cells]
     n, _, squares = merge_squares([part for cell in cells for part in cell])
     added = smoothing * float((squares / n).max())

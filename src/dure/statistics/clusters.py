@@ -7,7 +7,7 @@ import numpy as np
 
 from dure import keys
 from dure.errors import ConfigError
-from dure.statistics.asking import Message, Result, Survey, matrix_column, whole_number
+from dure.statistics.asking import Message, Result, Survey, matrix_column, rows_of, whole_number
 from dure.statistics.moments import merge_squares, squares_of
 
 
@@ -28,8 +28,13 @@ class KMeans(Result):
     converged: bool
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """(B,) number of the nearest centre of rows (B, F)."""
-        return np.asarray(_distances(np.asarray(x, np.float64), self.centres).argmin(1))
+        """(B,) number of the nearest centre of rows (B, F).
+
+        Raises:
+            ConfigError: rows of another shape.
+            DataError: rows with NaN or infinity.
+        """
+        return np.asarray(_distances(rows_of(x, self.centres.shape[1]), self.centres).argmin(1))
 
 
 def kmeans(

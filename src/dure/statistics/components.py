@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dure.errors import ConfigError
-from dure.statistics.asking import Result, Survey, matrix_column, whole_number
+from dure.statistics.asking import Result, Survey, matrix_column, rows_of, whole_number
 from dure.statistics.moments import merge_scatter, scatter_of
 
 
@@ -29,8 +29,13 @@ class PCA(Result):
     explained_variance_ratio: np.ndarray
 
     def transform(self, x: np.ndarray) -> np.ndarray:
-        """(B, K) coordinates of rows (B, F)."""
-        return np.asarray((np.asarray(x, np.float64) - self.mean) @ self.components.T)
+        """(B, K) coordinates of rows (B, F).
+
+        Raises:
+            ConfigError: rows of another shape.
+            DataError: rows with NaN or infinity.
+        """
+        return np.asarray((rows_of(x, len(self.mean)) - self.mean) @ self.components.T)
 
 
 def pca(

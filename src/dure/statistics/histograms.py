@@ -218,4 +218,5 @@ def _number_of(place: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
     """The number at a place, as float64."""
     if kind.kind == "i":
         return place.astype(np.float64)
-    return np.sign(place) * np.abs(place).astype(np.int32).view(np.float32).astype(np.float64)
+    size = np.abs(place).astype(np.int32).view(np.float32)
+    return np.asarray(np.where(place < 0, -size, size), np.float64)

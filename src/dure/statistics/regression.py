@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dure.errors import ConfigError, DataError
-from dure.statistics.asking import Result, Survey, matrix_column, vector_column
+from dure.statistics.asking import Result, Survey, matrix_column, rows_of, target_column
 from dure.statistics.moments import merge_scatter, scatter_of
 
 #: Eigenvalues of the correlation matrix below this say that columns are combinations of each other.
@@ -33,8 +33,13 @@ class LinearRegression(Result):
     r_squared: float
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """(B,) predictions for rows (B, F)."""
-        return np.asarray(np.asarray(x, np.float64) @ self.coefficients + self.intercept)
+        """(B,) predictions for rows (B, F).
+
+        Raises:
+            ConfigError: rows of another shape.
+            DataError: rows with NaN or infinity.
+        """
+        return np.asarray(rows_of(x, len(self.coefficients)) @ self.coefficients + self.intercept)
 
 
 def linear_regression(
@@ -59,14 +64,14 @@ def linear_regression(
         minimum_examples: nobody is asked when a client has fewer rows.
 
     Raises:
-        ConfigError: a negative alpha.
+        ConfigError: a negative or infinite alpha.
         DataError: an unknown column, too few clients or rows, or columns that determine no minimum (constant, or
             combinations of each other) where alpha is 0.
     """
-    if not alpha >= 0:
-        raise ConfigError(f"alpha={alpha!r} is not allowed: it must be at least 0.")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number) or not 0 <= alpha < np.inf:
+        raise ConfigError(f"alpha={alpha!r} is not allowed: it must be at least 0 and finite.")
     matrix_column(data, features)
-    vector_column(data, target)
+    target_column(data, target)
     survey = Survey(data, (features, target), minimum_clients, minimum_examples)
     answers = survey.ask(lambda x, y: scatter_of(np.concatenate([x, y[:, None]], 1)))
     n, mean, scatter = merge_scatter(answers)

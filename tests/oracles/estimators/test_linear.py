@@ -301,3 +301,41 @@ def test_labels_are_the_declared_ones() -> None:
     engine = make_engine(dure.FedProx(mu=0.1), sk.LogisticRegression(), data(LABELS, classes=4), **LOCAL)
     engine.launch()
     assert engine.params()["coef_"].shape == (4, F)
+
+
+# ----- a task and the data that it meets ----------------------------------------------------------------------
+
+
+def test_a_class_that_nobody_has_is_refused() -> None:
+    """Its intercept would go to −∞; where labels skip a number, `fit` would have had fewer classes."""
+    for sets, missing in (
+        (data(LABELS + 1), 0),
+        (data(2 * LABELS), 1),
+        (data(LABELS, classes=3), 2),
+    ):
+        with pytest.raises(dure.DataError, match=f"row of class {missing} of 3"):
+            dure.scikit_learn(sk.LogisticRegression(), sets)
+
+
+@pytest.mark.parametrize("estimator", [sk.LogisticRegression(), sk.SGDClassifier()])
+def test_a_task_for_other_data(estimator: Any) -> None:
+    task = dure.scikit_learn(estimator, data(LABELS))
+    local = {"epochs": 1} if isinstance(estimator, sk.SGDClassifier) else {}
+    narrow = dure.Federated({"x": X[:, :2], "y": LABELS}, OFFSETS)
+    for sets, message in (
+        (data(THREE), "labels 0 … 2, .* made for 2 classes"),
+        (data(REAL), "made for one label"),
+        (narrow, "made for 3 features"),
+    ):
+        with pytest.raises(dure.DataError, match=message):
+            dure.simulate(dure.FedAvg(), task, sets, rounds=1, **local, **LOCAL)
+
+
+def test_a_class_is_no_estimator() -> None:
+    for call in (
+        lambda: dure.simulate(dure.FedAvg(), sk.LogisticRegression, data(LABELS), rounds=1),  # type: ignore[arg-type]
+        lambda: dure.scikit_learn(sk.LogisticRegression, data(LABELS)),
+        lambda: fitted(sk.LogisticRegression, {"coef_": np.zeros((1, F))}),
+    ):
+        with pytest.raises(dure.ConfigError, match=r"give an instance, such as LogisticRegression\(\)"):
+            call()

@@ -24,10 +24,14 @@ def fitted(estimator: Any, tensors: Mapping[str, np.ndarray]) -> Any:
         tensors: as from `run.state_dict()`.
 
     Raises:
-        ConfigError: they are not this estimator's.
+        ConfigError: they are not this estimator's, or it is a class.
     """
     from sklearn.base import clone, is_classifier
 
+    if isinstance(estimator, type):
+        raise ConfigError(
+            f"{estimator.__name__} is a class: give an instance, such as {estimator.__name__}()."
+        )
     if type(estimator) in partial.kinds():
         return _by_epochs(estimator, tensors)
     coef = np.asarray(tensors["coef_"], np.float64) if "coef_" in tensors else None

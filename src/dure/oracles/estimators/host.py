@@ -6,11 +6,37 @@ from typing import Any
 
 import numpy as np
 
+from dure.errors import DataError
 from dure.oracles.estimators import exact
 from dure.oracles.host.base import Host
 from dure.oracles.host.worker import failure
 
 Arrays = Mapping[str, np.ndarray]
+
+
+def check_columns(estimator: Any, features: int, classes: int | None, task: Any, columns: Arrays) -> None:
+    """The data must be like those that the task was made for.
+
+    Raises:
+        DataError: they have other features or labels.
+    """
+    name, x, y = type(estimator).__name__, columns[task.input], columns[task.target]
+    again = "Make it from these data: dure.scikit_learn(estimator, data)."
+    if x.shape[1:] != (features,):
+        raise DataError(
+            f"Column {task.input!r} has rows of shape {x.shape[1:]}, and the task of {name} was made for {features} "
+            f"features. {again}"
+        )
+    if y.ndim != 1 or (classes is not None and y.dtype.kind != "i"):
+        raise DataError(
+            f"Column {task.target!r} holds {y.dtype} of shape {y.shape[1:]} in each row, and the task of {name} was "
+            f"made for {'one number' if classes is None else 'one label'}. {again}"
+        )
+    if classes is not None and len(y) and not (y.min() >= 0 and y.max() < classes):
+        raise DataError(
+            f"Column {task.target!r} holds labels {y.min()} … {y.max()}, and the task of {name} was made for "
+            f"{classes} classes, 0 … {classes - 1}. {again}"
+        )
 
 
 class EstimatorHost(Host):

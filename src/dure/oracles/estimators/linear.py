@@ -146,6 +146,13 @@ def linear(estimator: Any, features: int, classes: int | None, y: np.ndarray, ex
     """
     kind, family = kinds()[type(estimator)]
     check_settings(estimator, kind.honours)
+    if classes is not None:
+        found = np.bincount(y, minlength=classes)
+        if not found.all():
+            raise DataError(
+                f"No client has a row of class {int(found.argmin())} of {classes}, so that "
+                f"{type(estimator).__name__} has no minimum: renumber the labels, or correct `classes`."
+            )
     below = y < kind.least if kind.at_least else y <= kind.least
     if below.any():
         row = int(np.flatnonzero(below)[0])
@@ -176,6 +183,6 @@ def linear(estimator: Any, features: int, classes: int | None, y: np.ndarray, ex
         eta = eta + (variables.params["intercept_"] if estimator.fit_intercept else 0)
         return kind.mean(eta[:, 0] if one else eta), variables.buffers
 
-    outside = ExactOutside(estimator, family, kind.penalty(estimator, examples))
+    outside = ExactOutside(estimator, family, kind.penalty(estimator, examples), features, classes)
     model = Model(lambda key: start, apply, type(estimator).__name__, outside=outside)
     return Made(model, loss, measured)

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from dure.errors import ConfigError
 from dure.oracles.estimators.exact import Linear
 from dure.oracles.estimators.families import Family
-from dure.oracles.estimators.host import EstimatorHost, Solve, Value
+from dure.oracles.estimators.host import EstimatorHost, Solve, Value, check_columns
 from dure.oracles.host.bridge import FLOAT, Handle, ask, shape
 from dure.oracles.host.executors import workers
 from dure.oracles.host.pool import forget_with
@@ -30,11 +30,15 @@ class ExactOutside(Outside):
         estimator: as the user gave it.
         family: its loss.
         penalty: λ, so that the pooled objective of scikit-learn, divided by n where that is a sum, is Σ p_k F_k.
+        features: F that its task was made for.
+        classes: C that its task was made for; None for a regression.
     """
 
     estimator: Any = field()  # the base has a default
     family: Family
     penalty: float
+    features: int
+    classes: int | None
     handle: Handle | None = None
     local_work: str = "exact"
     measured: bool = False
@@ -46,6 +50,7 @@ class ExactOutside(Outside):
 
     def bind(self, task: Any, columns: Mapping[str, Any], layout: Layout, executor: str) -> "ExactOutside":
         """See `Outside`."""
+        check_columns(self.estimator, self.features, self.classes, task, columns)
         parts = [np.arange(e.start, e.stop).reshape(_rows(e.name, e.shape)) for e in layout.params]
         linear = Linear(self.family, np.concatenate(parts, 1), len(parts) == 2, self.penalty)
         names = (task.input, task.target)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from dure.errors import ConfigError
 from dure.oracles import metrics as m
 from dure.oracles.estimators.epochs import Epochs, Train, decision_losses, is_network, shell, tensors_of
-from dure.oracles.estimators.host import EstimatorHost
+from dure.oracles.estimators.host import EstimatorHost, check_columns
 from dure.oracles.estimators.linear import Made
 from dure.oracles.host.bridge import Handle, ask, shape
 from dure.oracles.host.executors import workers
@@ -152,6 +152,7 @@ class PartialOutside(Outside):
             raise ConfigError(
                 f"{type(self.estimator).__name__} trains all parameters together: it can't have private ones."
             )
+        check_columns(self.estimator, self.epochs.features, self.epochs.classes, task, columns)
         names = (task.input, task.target)
         host = EstimatorHost(self.epochs, names, {name: np.asarray(columns[name]) for name in names})
         forget_with(host)

@@ -49,6 +49,10 @@ def scikit_learn(
         ConfigError: an estimator or a setting that can't be honoured.
         DataError: columns of another form, or targets that the model has no value for.
     """
+    if isinstance(estimator, type):
+        raise ConfigError(
+            f"{estimator.__name__} is a class: give an instance, such as {estimator.__name__}()."
+        )
     known = kinds()
     by_epochs = partial.kinds()
     if type(estimator) not in known and type(estimator) not in by_epochs:
@@ -76,7 +80,7 @@ def _columns(estimator: Any, data: Any, input: str, target: str) -> tuple[np.nda
                 f"{type(estimator).__name__} reads column {name!r}, but the data have "
                 f"{', '.join(sorted(getattr(data, 'columns', {})))}."
             )
-    x, y = data.complete(input), data.complete(target)
+    x, y = data.complete(input), data.complete(target, target=True)
     if x.ndim != 2:
         raise DataError(
             f"Column {input!r} has rows of shape {x.shape[1:]}, and {type(estimator).__name__} takes one row of "
@@ -99,6 +103,8 @@ def _classes(estimator: Any, data: Any, target: str, y: np.ndarray) -> int | Non
             f"Column {target!r} holds {y.dtype}, and {type(estimator).__name__} takes labels: integers 0 … C − 1."
         )
     classes = data.classes if target == "y" and data.classes is not None else int(y.max()) + 1
+    if y.min() < 0:
+        raise DataError(f"Column {target!r} has label {y.min()}: labels are integers 0 … C − 1.")
     if classes < 2:
         raise DataError(f"Column {target!r} has one class only: {type(estimator).__name__} needs two.")
     return int(classes)
