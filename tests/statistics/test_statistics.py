@@ -263,7 +263,7 @@ def test_too_few_clients_or_rows() -> None:
         (lambda: dure.statistics.histogram(data("one"), [1.0, 0.0]), "edges that rise"),
         (lambda: dure.statistics.histogram(data("one"), [1.0, 2.0], range=(0, 1)), "has no meaning"),
         (lambda: dure.statistics.quantiles(data("one"), 1.5), "q=1.5"),
-        (lambda: dure.statistics.quantiles(data("one"), ["a"]), "q=\\['a'"),  # type: ignore[list-item]
+        (lambda: dure.statistics.quantiles(data("one"), np.array(["a"])), "q=array.*numbers in"),
         (lambda: dure.statistics.quantiles(data("one"), 0.5, bins=1), "bins=1"),
         (lambda: dure.statistics.pca(data("one"), 7), "components=7 of 6"),
         (lambda: dure.statistics.pca(data("one"), column="y"), "a matrix"),

@@ -78,7 +78,7 @@ def fit(
 
     Raises:
         ConfigError: edges that don't fit the columns.
-        DataError: an unknown column, targets of the wrong kind, or too few clients or rows.
+        DataError: an unknown column, targets of the wrong kind, a class without rows, or too few clients or rows.
     """
     if not isinstance(settings, GradientBoosting | XGBoostBagging):
         raise ConfigError(f"settings={settings!r}: give dure.boosting.GradientBoosting(…).")

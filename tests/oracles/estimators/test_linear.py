@@ -68,7 +68,7 @@ def test_the_clients_objectives_add_up_to_the_pooled_one(estimator: Any, y: np.n
     layout = dure.Layout.of(task.model.init(jax.random.key(0)))
     outside = task.model.outside
     assert outside is not None
-    host = outside.bind(task, data(y).columns, layout).handle.host  # type: ignore[attr-defined]
+    host = outside.bind(task, data(y).columns, layout, "local").handle.host  # type: ignore[attr-defined]
     best = pooled(estimator, y)
 
     def gradient(w: np.ndarray) -> Any:
@@ -297,10 +297,12 @@ def test_a_client_whose_problem_has_no_minimum_is_named() -> None:
 
 
 def test_labels_are_the_declared_ones() -> None:
-    """A class that no training row has still has its place: all clients must mean the same by it."""
-    engine = make_engine(dure.FedProx(mu=0.1), sk.LogisticRegression(), data(LABELS, classes=4), **LOCAL)
-    engine.launch()
-    assert engine.params()["coef_"].shape == (4, F)
+    """A class that a client lacks still has its place: all clients must mean the same by it."""
+    first = np.where(CLIENT == 0, 0, THREE).astype(np.int32)  # client 0 has one class
+    task = dure.scikit_learn(sk.LogisticRegression(), data(first))
+    assert task.model.init(jax.random.key(0)).params["coef_"].shape == (3, F)
+    steps = dure.scikit_learn(sk.SGDClassifier(), data(LABELS, classes=4))  # needs no minimum
+    assert steps.model.init(jax.random.key(0)).params["coef_"].shape == (4, F)
 
 
 # ----- a task and the data that it meets ----------------------------------------------------------------------

@@ -142,7 +142,7 @@ def linear(estimator: Any, features: int, classes: int | None, y: np.ndarray, ex
 
     Raises:
         ConfigError: a setting that can't be honoured.
-        DataError: targets that the loss has no value for.
+        DataError: targets that the loss has no value for, or a class without rows.
     """
     kind, family = kinds()[type(estimator)]
     check_settings(estimator, kind.honours)
