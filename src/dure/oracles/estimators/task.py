@@ -35,8 +35,8 @@ def scikit_learn(
     rate depends on, travels as a counter (the largest client's is kept); an MLP's optimizer is new in every round.
 
     What `fit` would find in the data is taken from the data set's declaration, the same for every client: F from the
-    column's shape, and C labels 0 … C − 1 from `data.classes`, also where a client has only some of them. Of a class that
-    no client has, LogisticRegression has no minimum: it is refused.
+    column's shape, and C labels 0 … C − 1 from `data.classes`, also where a client has only some of them. Of a class
+    that no client has, LogisticRegression has no minimum: it is refused.
 
     Args:
         estimator: of one of these classes; its settings count. Linear models start at zero, MLPs at random.
