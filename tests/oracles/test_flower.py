@@ -61,6 +61,19 @@ def test_where_it_runs_makes_no_difference(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(engine.params()["0"], expected(1, epochs=1)[0], rtol=2e-6, atol=1e-7)
 
 
+def test_eager_asks_each_client_once_a_round() -> None:
+    asked = []
+
+    def fit(k: int, parameters: Any, config: Any) -> Any:
+        asked.append((config["server-round"], k))
+        return parameters, n(k), {}
+
+    engine = make_engine(dure.FedAvg(), task(answering(fit), initial=START), COUNTS, eager=True)
+    for _ in range(2):
+        engine.collect(engine.launch())
+    assert sorted(asked) == [(round, k) for round in (1, 2) for k in range(PARTITIONS)]
+
+
 def test_the_clients_own_evaluation_is_the_pooled_one() -> None:
     found = flower.evaluate(task(), START)
     mean_loss, accuracy = pooled(START)

@@ -103,9 +103,11 @@ def test_the_seed_is_the_clients_and_the_rounds_own() -> None:
         engine = make_engine(dure.FedAvg(), task(note), DATA, eager=True)
         for _ in range(2):
             engine.collect(engine.launch())
-        seen.append(set(found))  # eager mode also asks to find shapes
+        seen.append(found)
     assert seen[0] == seen[1]
-    assert len({seed for *_, seed in seen[0]} - {0}) == 6
+    # Once for each client and round, and nothing before the first.
+    assert sorted(call[:2] for call in seen[0]) == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]
+    assert len({seed for *_, seed in seen[0]}) == 6
 
 
 @pytest.mark.parametrize(
