@@ -115,7 +115,7 @@ def test_the_seed_is_the_clients_and_the_rounds_own() -> None:
     ("losses", "status", "mean"),
     [
         ({}, ["ok"] * 3, None),
-        ({0: 2.0, 2: 5.0}, ["ok"] * 3, (6 * 2 + 4 * 5) / 10),  # weighted by the examples of those who report
+        ({0: 0.0, 2: 5.0}, ["ok"] * 3, (6 * 0 + 4 * 5) / 10),  # weighted by the examples of those who report
         ({0: 2.0, 1: float("nan")}, ["ok", "loss not finite", "ok"], 2.0),
     ],
 )
