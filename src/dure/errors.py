@@ -24,6 +24,12 @@ class RunError(DureError, RuntimeError):
     """A run could not go on or could not be read: disk, checkpoint, nothing left to aggregate."""
 
 
+def sentence(message: object) -> str:
+    """A message, such as another error's, with one full stop at its end: more can be said behind it."""
+    text = str(message).rstrip()
+    return text if text.endswith(("?", "!", "…")) else text.rstrip(".") + "."
+
+
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """A sentence with the nearest valid name, or with all valid names when none is near."""
     names = sorted(allowed)

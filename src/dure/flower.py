@@ -8,24 +8,23 @@
 flwr itself is only needed for its own classes: `pip install "dure[flower]"`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dure.errors import ConfigError, DataError, RunError
+from dure.errors import ConfigError, DataError, RunError, sentence
 from dure.oracles import flower as clients
+from dure.oracles import flower_checks as checks
 from dure.oracles import metrics as m
-from dure.oracles.function import oracle
+from dure.oracles.function import FunctionOutside, oracle
 from dure.oracles.metrics import Metric
 from dure.oracles.task import Task
 
 __all__ = ["Evaluation", "evaluate", "task"]
 
 Config = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
-#: Keys of a client's configuration that dure fills in.
-_OURS = ("server-round", "seed")
 
 
 class Evaluation(NamedTuple):
@@ -46,9 +45,9 @@ def task(
     *,
     partitions: int,
     initial: Any = None,
-    config: Config | None = None,
-    node_config: Mapping[str, Any] | None = None,
-    run_config: Mapping[str, Any] | None = None,
+    config: Any = None,
+    node_config: Any = None,
+    run_config: Any = None,
     train_loss: str = "train_loss",
     predict: Callable[..., Any] | None = None,
     loss: Callable[[Any, Any], Any] = m.softmax_cross_entropy,
@@ -68,14 +67,15 @@ def task(
         client: `client_fn(context)` → a NumPyClient or a Client, or a ClientApp: one around a `client_fn`, or one
             with `@app.train()` and `@app.evaluate()`. Its state is empty in every round: one that writes into
             `context.state` is refused.
-        partitions: number of clients, `num-partitions` in their `node_config`.
+        partitions: number of clients, `num-partitions` in their `node_config`; the data must have as many.
         initial: the parameters at the start: a list of float arrays, or name → array (a state dict), or an
             ArrayRecord. None: what partition 0 gives (`get_parameters`), which only a `client_fn` can.
         config: what `fit` is given as its `config` (the message API: the ConfigRecord "config"), or a function of the
             round (1, 2, …); dure adds "server-round" and "seed", an integer for this client and round.
         node_config: more of `context.node_config`, the same for all.
         run_config: `context.run_config`.
-        train_loss: name of the metric of `fit` that is recorded as the training loss where it is there.
+        train_loss: name of the metric of `fit` that is recorded as the training loss: the mean over the clients that
+            report it, None where nobody does.
         predict: `predict(params, inputs)` → outputs (B, …), for evaluation in dure on the data's test rows; `params` as
             in `initial`. None: nothing is evaluated in the rounds; see `evaluate` for the clients' own.
         loss: (outputs, targets) → (B,), for evaluation with `predict`.
@@ -85,7 +85,8 @@ def task(
         name: for records; by default the function's name.
 
     Raises:
-        ConfigError: not a client; no parameters to start from, or parameters that are not float arrays.
+        ConfigError: not a client; no parameters to start from, or parameters that are not finite float arrays; a
+            configuration that is not a dict.
         RunError: partition 0 failed when it was asked for its parameters.
     """
     clients.check_client(client)
@@ -93,13 +94,17 @@ def task(
         raise ConfigError(
             f"partitions={partitions!r} is not allowed: it is the number of clients, at least 1."
         )
-    nodes, runs = dict(node_config or {}), dict(run_config or {})
+    nodes, runs = checks.config_dict("node_config", node_config), checks.config_dict("run_config", run_config)
     if not callable(config):
-        _checked(config or {})
-    start = _start(Clients(client, int(partitions), nodes, runs)) if initial is None else _given(initial)
+        checks.fit_config(config)
+    start = (
+        _start(Clients(client, int(partitions), nodes, runs))
+        if initial is None
+        else checks.initial_arrays(initial)
+    )
     names = tuple(start) if isinstance(start, dict) else None
     made = Clients(client, int(partitions), nodes, runs, config or {}, names, train_loss)
-    return oracle(
+    found = oracle(
         made,
         init=start,
         predict=predict,
@@ -109,11 +114,12 @@ def task(
         target=target,
         name=name or str(getattr(client, "__name__", type(client).__name__)),
     )
+    assert isinstance(found.model.outside, FunctionOutside)
+    outside = replace(found.model.outside, clients=int(partitions))
+    return replace(found, model=replace(found.model, outside=outside))
 
 
-def evaluate(
-    task: Task, params: Any, *, ids: Iterable[int] | None = None, config: Mapping[str, Any] | None = None
-) -> Evaluation:
+def evaluate(task: Task, params: Any, *, ids: Any = None, config: Any = None) -> Evaluation:
     """Ask clients to evaluate parameters on what they hold: Flower's federated evaluation.
 
     They are asked in this process, one after another.
@@ -121,36 +127,43 @@ def evaluate(
     Args:
         task: what `flower.task` made.
         params: `run.state_dict()`, or parameters as `initial` had them.
-        ids: which clients; None: all.
-        config: what `evaluate` is given as its `config`.
+        ids: which clients, a list of their numbers; None: all.
+        config: what `evaluate` is given as its `config`, a dict.
 
     Raises:
-        ConfigError: another task, a client that isn't there.
-        RunError: a client raised an error, which is its cause; the client is named.
+        ConfigError: another task, parameters that aren't the task's, a client that isn't there.
+        RunError: a client raised an error, which is its cause, or says that it evaluated on an impossible number of
+            examples; the client is named.
         DataError: no client has evaluated on any example.
     """
-    made = getattr(getattr(task.model.outside, "host", None), "train", None)
-    if not isinstance(made, Clients):
+    host = getattr(task.model.outside, "host", None)
+    made = getattr(host, "train", None)
+    if host is None or not isinstance(made, Clients):
         raise ConfigError(
             f"Task {task.name!r} has no Flower clients to ask: give what dure.flower.task made."
         )
-    arrays = made.named(params)
+    arrays = checks.fitting(made.named(checks.arrays_of("params", params)), host.shape)
+    told = checks.config_dict("config", config)
     rows = []
-    for k in range(made.partitions) if ids is None else ids:
-        if not 0 <= k < made.partitions:
-            raise ConfigError(f"Client {k} is not there: ids are in [0, {made.partitions}).")
+    for k in checks.ids_of(ids, made.partitions):
         try:
-            reply = made.ask(int(k), "evaluate", arrays, dict(config or {}))
+            reply = made.ask(k, "evaluate", arrays, dict(told))
         except Exception as error:
             raise RunError(f"Client {k} failed (evaluate): {type(error).__name__}: {error}") from error
-        rows.append({"client": int(k), "examples": reply.examples, **reply.metrics})
+        n = reply.examples
+        if not checks.is_number(n) or not 0 <= n < np.inf or n != int(n):
+            raise RunError(
+                f"Client {k} failed (evaluate): it says that it evaluated on n={n!r} examples, by which its measures "
+                "would be weighted. Let it return their number, 0 or more."
+            )
+        rows.append({"client": k, "examples": n, **reply.metrics})
     weights = np.array([row["examples"] for row in rows], float)
     if not weights.sum() > 0:
         raise DataError("No client has evaluated on any example: there is no mean.")
     mean = {
         key: float(np.average([row[key] for row in rows], weights=weights))
         for key in rows[0]
-        if key not in ("client", "examples") and all(_is_number(row.get(key)) for row in rows)
+        if key not in ("client", "examples") and all(checks.is_number(row.get(key)) for row in rows)
     }
     return Evaluation(mean, rows)
 
@@ -177,7 +190,7 @@ class Clients:
                 f"Client {k} takes part, and clients are told that there are {self.partitions}: give "
                 "flower.task(…, partitions=) the data's number of clients."
             )
-        own = _checked((self.config(round) if callable(self.config) else self.config) or {})
+        own = checks.fit_config(self.config(round) if callable(self.config) else self.config)
         arrays = self.named(params)
         reply = self.ask(k, "fit", arrays, {**own, "server-round": round, "seed": config["seed"]})
         if len(reply.arrays) != len(arrays):
@@ -220,6 +233,12 @@ class Clients:
         if isinstance(params, Mapping):
             # A list's tensors have numbers of equal width for names in a state dict.
             order = sorted(params) if self.names is None else self.names
+            if self.names is None and [str(name).lstrip("0") or "0" for name in order] != [
+                str(i) for i in range(len(order))
+            ]:
+                raise ConfigError(
+                    f"params has {order}, and the clients' parameters have no names: give a list of arrays."
+                )
             if set(order) != set(params):
                 raise ConfigError(
                     f"params has {sorted(params)}, the clients' parameters are {sorted(order)}."
@@ -236,38 +255,12 @@ def _start(made: Clients) -> list[np.ndarray]:
         found = clients.asked(made.client, made.context(0)).start()
     except Exception as error:
         raise RunError(
-            f"Client 0 failed when it was asked for its parameters: {type(error).__name__}: {error}. Or give initial=."
+            "Client 0 failed when it was asked for its parameters: "
+            f"{sentence(f'{type(error).__name__}: {error}')} Mend it, or give initial=."
         ) from error
     if not found:
         raise ConfigError(
             "There are no parameters to start from: give initial=, a list of arrays or a state dict, or let the client "
             "have get_parameters."
         )
-    return list(found)
-
-
-def _given(initial: Any) -> Any:
-    if hasattr(initial, "to_numpy_ndarrays"):  # an ArrayRecord
-        initial = {name: array.numpy() for name, array in initial.items()}
-    named = isinstance(initial, Mapping)
-    if not named and not isinstance(initial, list | tuple):
-        raise ConfigError(f"initial is a {type(initial).__name__}: give a list of arrays, or name → array.")
-    arrays = {n: np.asarray(a) for n, a in (initial.items() if named else enumerate(initial))}
-    whole = [name for name, array in arrays.items() if array.dtype.kind in "iub"]
-    if whole:
-        raise ConfigError(
-            f"initial has integers in {', '.join(map(repr, whole))}, and a mean of them has no meaning. Send the float "
-            "arrays only, such as a state dict without num_batches_tracked."
-        )
-    return arrays if named else list(arrays.values())
-
-
-def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    taken = [key for key in _OURS if key in config]
-    if taken:
-        raise ConfigError(f"config has {taken[0]!r}, which dure fills in: give it another name.")
-    return config
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return [checks.finite(f"Parameter {i} that client 0 gives to start from", a) for i, a in enumerate(found)]

@@ -61,6 +61,19 @@ def test_where_it_runs_makes_no_difference(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(engine.params()["0"], expected(1, epochs=1)[0], rtol=2e-6, atol=1e-7)
 
 
+def test_eager_asks_each_client_once_a_round() -> None:
+    asked = []
+
+    def fit(k: int, parameters: Any, config: Any) -> Any:
+        asked.append((config["server-round"], k))
+        return parameters, n(k), {}
+
+    engine = make_engine(dure.FedAvg(), task(answering(fit), initial=START), COUNTS, eager=True)
+    for _ in range(2):
+        engine.collect(engine.launch())
+    assert sorted(asked) == [(round, k) for round in (1, 2) for k in range(PARTITIONS)]
+
+
 def test_the_clients_own_evaluation_is_the_pooled_one() -> None:
     found = flower.evaluate(task(), START)
     mean_loss, accuracy = pooled(START)
@@ -188,6 +201,18 @@ def test_state_of_a_client_is_refused_not_lost(monkeypatch: pytest.MonkeyPatch) 
     assert re.search(r"'momentum' into context\.state.*dure does not keep it", message)
 
 
+@pytest.mark.parametrize("partitions", [3, 10])
+def test_the_data_must_have_as_many_clients_as_they_are_told(partitions: int) -> None:
+    with pytest.raises(dure.ConfigError, match=rf"partitions={partitions}\), and the data have 4: give"):
+        make_engine(dure.FedAvg(), task(partitions=partitions), COUNTS, **LOCAL)
+
+
+def test_a_training_loss_that_nobody_reports_is_none() -> None:
+    t = task(train_loss="objective")
+    run = dure.simulate(dure.FedAvg(), t, COUNTS, rounds=1, **LOCAL)
+    assert run.rounds[-1]["train_loss"] is None
+
+
 def test_more_clients_than_they_are_told_of() -> None:
     t = task(partitions=3)
     assert trained(t, 2)[1] == ""
@@ -214,7 +239,11 @@ def test_methods_that_must_see_inside_refuse_it() -> None:
             "integers in 'num_batches_tracked'",
         ),
         ({"initial": []}, "it holds nothing"),
+        ({"initial": {"w": np.array([np.nan])}}, r"initial\['w'\] has values that are NaN"),
+        ({"initial": [np.zeros(1), np.array([np.inf])]}, r"initial\[1\] has values that are NaN or infinite"),
         ({"config": {"seed": 1}}, "config has 'seed', which dure fills in"),
+        ({"config": [1]}, r"config=\[1\] is a list: give a dict"),
+        ({"run_config": [1]}, r"run_config=\[1\] is a list: give a dict"),
         ({"client": answering(None)}, "no parameters to start from"),
     ],
 )
@@ -224,7 +253,10 @@ def test_impossible_arguments(keywords: dict[str, Any], message: str) -> None:
 
 
 def test_a_client_that_is_none_fails_by_name() -> None:
-    with pytest.raises(dure.RunError, match=r"Client 0 failed when it was asked.*client_fn returned 5"):
+    message = (
+        r"Client 0 failed when it was asked.*client_fn returned 5.*is wanted\. Mend it, or give initial="
+    )
+    with pytest.raises(dure.RunError, match=message):
         task(lambda context: 5)
 
 
@@ -242,6 +274,47 @@ def test_impossible_evaluations() -> None:
         flower.evaluate(dure.oracle(none, init=START), START)
     with pytest.raises(dure.DataError, match="No client has evaluated on any example"):
         flower.evaluate(task(), START, ids=[])
+
+
+@pytest.mark.parametrize("examples", [-3, float("nan"), 2.5, None, "7", True])
+def test_an_evaluations_weight_is_checked(examples: Any) -> None:
+    class Evaluating:
+        def __init__(self, k: int):
+            self.k = k
+
+        def fit(self, parameters: Any, config: Any) -> Any:
+            raise AssertionError
+
+        def evaluate(self, parameters: Any, config: Any) -> Any:
+            return 1.0 + self.k, examples if self.k == 2 else 5, {}
+
+    t = task(lambda context: Evaluating(context.node_config["partition-id"]), initial=START)
+    assert flower.evaluate(t, START, ids=[0, 1]).mean == {"loss": 1.5}
+    with pytest.raises(dure.RunError, match=f"Client 2 failed .evaluate.: it says.*n={examples!r} examples"):
+        flower.evaluate(t, START)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (START[:1], "params has 1 arrays, the clients' parameters are 2"),
+        ([*START, START[0]], "params has 3 arrays, the clients' parameters are 2"),
+        (START[::-1], r"params\['0'\] has shape \(\), the clients' have \(13,\)"),
+        ({"0": START[0][:5], "1": START[1]}, r"params\['0'\] has shape \(5,\)"),
+        ({"w": START[0], "z": START[1]}, "the clients' parameters have no names"),
+        (None, "params is a NoneType"),
+        (START[0], "params is a ndarray"),
+    ],
+)
+def test_parameters_to_evaluate_are_the_tasks(params: Any, message: str) -> None:
+    with pytest.raises(dure.ConfigError, match=message):
+        flower.evaluate(task(), params)
+
+
+@pytest.mark.parametrize("ids", [2, ["a"], [1.5], "12", [True]])
+def test_ids_are_clients_numbers(ids: Any) -> None:
+    with pytest.raises(dure.ConfigError, match=r"ids.*give .*clients' numbers"):
+        flower.evaluate(task(), START, ids=ids)
 
 
 def test_counts_are_a_data_set_without_values() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dure
+from dure.simulation.records import round_record
 from problems import make_engine
 
 RNG = np.random.default_rng(1)
@@ -103,9 +104,57 @@ def test_the_seed_is_the_clients_and_the_rounds_own() -> None:
         engine = make_engine(dure.FedAvg(), task(note), DATA, eager=True)
         for _ in range(2):
             engine.collect(engine.launch())
-        seen.append(set(found))  # eager mode also asks to find shapes
+        seen.append(found)
     assert seen[0] == seen[1]
-    assert len({seed for *_, seed in seen[0]} - {0}) == 6
+    # Once for each client and round, and nothing before the first.
+    assert sorted(call[:2] for call in seen[0]) == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]
+    assert len({seed for *_, seed in seen[0]}) == 6
+
+
+@pytest.mark.parametrize(
+    ("losses", "status", "mean"),
+    [
+        ({}, ["ok"] * 3, None),
+        ({0: 0.0, 2: 5.0}, ["ok"] * 3, (6 * 0 + 4 * 5) / 10),  # weighted by the examples of those who report
+        ({0: 2.0, 1: float("nan")}, ["ok", "loss not finite", "ok"], 2.0),
+    ],
+)
+def test_a_loss_that_is_not_reported_is_not_zero(losses: Any, status: Any, mean: Any) -> None:
+    def some(params: Any, data: Any, config: Any) -> Any:
+        k, n = config["client"], len(data["y"])
+        return (params, n, losses[k]) if k in losses else (params, n, None)[: 2 + k % 2]
+
+    engine = make_engine(dure.FedAvg(), task(some), DATA, eager=True)
+    result = engine.collect(engine.launch())
+    assert result.status == status
+    expected = [losses.get(k, np.nan) for k in range(3)]
+    np.testing.assert_array_equal(result.loss, np.array(expected, np.float32))
+    assert round_record(engine, result, 0, 0)["train_loss"] == (None if mean is None else pytest.approx(mean))
+
+
+def test_a_run_without_any_training_loss_has_a_report() -> None:
+    run = dure.simulate(dure.FedAvg(), task(lambda p, d, c: (p, len(d["y"]))), DATA, rounds=1, **LOCAL)
+    assert [record.get("train_loss") for record in run.rounds] == [None, None]
+    assert run.summary()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"epochs": 2}, {"steps": 3}, {"batch_size": 5}, {"optimizer": 0.5}],
+    ids=lambda s: next(iter(s)),
+)
+def test_what_it_would_ignore_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(dure.ConfigError, match=r"epochs.*have no meaning: half_way trains in its own way"):
+        make_engine(dure.FedAvg(), task(), DATA, **settings, **LOCAL)
+
+
+def test_an_error_that_ends_in_a_full_stop_gets_no_second() -> None:
+    def fails(params: Any, data: Any, config: Any) -> Any:
+        raise ValueError("The disk is full.")
+
+    engine = make_engine(dure.FedAvg(), task(fails), DATA, eager=True)
+    with pytest.raises(dure.RunError, match=r"\(2 more failed\): ValueError: The disk is full\. Mend it"):
+        engine.collect(engine.launch())
 
 
 @pytest.mark.parametrize(
@@ -159,6 +208,8 @@ def test_impossible_arguments() -> None:
         ({"predict": 3}, "predict=3 is not a function"),
         ({"init": {}}, "it holds nothing"),
         ({"init": [np.zeros(2, int)]}, "it holds int64"),
+        ({"init": {"a": np.zeros(2), "b": np.array([1, np.nan])}}, "init has values in b that are NaN"),
+        ({"init": np.array([1e300])}, "init has values that are NaN, infinite or too large"),
     ):
         with pytest.raises(dure.ConfigError, match=message):
             task(**keywords)

@@ -20,6 +20,8 @@ from dure.oracles.model import Model, Outside
 from dure.oracles.problem import ClientPlan, Shared
 from dure.oracles.task import Task
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 def oracle(
     train: Any,
@@ -40,7 +42,8 @@ def oracle(
     Args:
         train: `train(params, data, config)` → (params, n) or (params, n, loss). `params` as `init` has them, as
             NumPy arrays of the function's own; `data` {column: (n_k, …)}, read-only; `config` has "round", "client"
-            and "seed" (an integer for this client and round). n must be n_k; loss is recorded.
+            and "seed" (an integer for this client and round). n must be n_k; loss is recorded: the mean over the
+            clients that report one (not None), None where nobody does; with NaN the update is rejected.
         init: the parameters at the start: a dict or a list of float arrays, or one array.
         predict: `predict(params, inputs)` → outputs (B, …) for evaluation; without it nothing is evaluated.
         loss: (outputs, targets) → (B,), for evaluation.
@@ -50,7 +53,8 @@ def oracle(
         name: for records; by default the function's name.
 
     Raises:
-        ConfigError: `train` or `predict` can't be called, or `init` holds no arrays.
+        ConfigError: `train` or `predict` can't be called, or `init` holds no float arrays or values that aren't
+            finite.
     """
     for what, function in (("train", train), ("predict", predict)):
         if not (callable(function) or (what == "predict" and function is None)):
@@ -79,6 +83,12 @@ def _shape_of(init: Any) -> tuple[Shape, Variables]:
             "init must hold the parameters as float arrays: a dict or a list of them, or one array; it holds "
             f"{', '.join(str(a.dtype) for a in arrays) or 'nothing'}."
         )
+    wrong = [str(n) for n, a in zip(names, arrays, strict=True) if not np.abs(a).max(initial=0) <= _LARGEST]
+    if wrong:
+        where = "" if kind == "array" else f" in {', '.join(wrong)}"
+        raise ConfigError(
+            f"init has values{where} that are NaN, infinite or too large for float32: no training can start from them."
+        )
     form = Shape(kind, names, tuple(a.shape for a in arrays), tuple(a.dtype.str for a in arrays))
     # Names that sort in the order of the vector.
     width = len(str(len(arrays)))
@@ -95,6 +105,8 @@ class FunctionOutside(Outside):
     handle: Handle
     predict: Callable[..., Any] | None
     predicts: bool
+    local_work: str = "own"
+    clients: int | None = None
     measured: bool = False  # a trial would call the user's function more often than the rounds do
     frozen: Mapping[str, Any] = field(default_factory=dict)
     _outputs: dict[Any, tuple[int, ...]] = field(default_factory=dict)

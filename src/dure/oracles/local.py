@@ -19,6 +19,7 @@ from jaxtyping import Array, Float32, PyTree
 
 from dure.errors import ConfigError
 from dure.oracles.gain import Solution, path_gain, scaled
+from dure.oracles.host.base import NOT_REPORTED
 from dure.oracles.layout import Variables
 from dure.oracles.problem import ClientPlan, Observed, Shared
 from dure.oracles.reader import Penalty, Reader
@@ -200,6 +201,7 @@ class JaxOracle:
         w, loss, floats, ints = found
         self._worked = True
         self.observed = Observed(loss, client.steps, floats, ints)
+        loss = jnp.where(loss == NOT_REPORTED, jnp.nan, loss)
         planned, longest = client.steps * repeats, shared.max_steps * repeats
 
         def gain(with_prox: bool) -> Array:

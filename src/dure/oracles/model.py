@@ -29,7 +29,8 @@ class Outside:
         measured: whether schedules may be tried out on the first round's work.
         vectorises: whether many clients can gain by running together.
         local_work: what a client's work is made of: "steps" (the run's epochs, batches and optimizer hold), "epochs"
-            (only the number of epochs does), or "exact" (none of them does).
+            (only the number of epochs does), "exact" or "own" (none of them does).
+        clients: the number of clients that it is made for, or None for any.
         estimator: the scikit-learn estimator that this is, or None.
     """
 
@@ -38,6 +39,7 @@ class Outside:
     measured: bool = True
     vectorises: bool = True
     local_work: str = "steps"
+    clients: int | None = None
     estimator: Any = None
 
     def loss(self, loss: Any) -> Any:

@@ -72,7 +72,13 @@ class Shared:
 
 
 class Observed(NamedTuple):
-    """What the engine records of a client's work, beside what the algorithm returned."""
+    """What the engine records of a client's work, beside what the algorithm returned.
+
+    Attributes:
+        loss: mean training loss; `dure.oracles.host.base.NOT_REPORTED` where the client reports none.
+        steps: local steps taken.
+        floats, ints: its buffers.
+    """
 
     loss: Array
     steps: Array

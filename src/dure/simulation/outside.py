@@ -6,13 +6,20 @@ from typing import Any
 
 import jax
 
-from dure.errors import ConfigError, RunError
+from dure.errors import ConfigError, RunError, sentence
 from dure.oracles.layout import Layout
 from dure.oracles.optimizer import as_optimizer
 from dure.oracles.task import Task
 from dure.simulation.plan import Work
 from dure.simulation.results import RoundResult
 from dure.simulation.settings import Settings
+
+#: Why a model leaves no room for the run's own steps.
+_WHY = {
+    "epochs": "has an optimizer and batches of its own",
+    "exact": "is solved exactly",
+    "own": "trains in its own way",
+}
 
 
 def local_work(task: Any, settings: Settings) -> Settings:
@@ -24,11 +31,11 @@ def local_work(task: Any, settings: Settings) -> Settings:
     outside = task.model.outside
     if outside is None or outside.local_work == "steps":
         return settings
-    exact = outside.local_work == "exact"
-    work, allowed = settings.work, 1 if exact else settings.work.epochs
+    only_epochs = outside.local_work == "epochs"
+    work, allowed = settings.work, settings.work.epochs if only_epochs else 1
     if work != Work(allowed, None, 10) or settings.optimizer != as_optimizer(0.1):
-        why = "is solved exactly" if exact else "has an optimizer and batches of its own"
-        unused = "epochs, steps, batch_size and optimizer" if exact else "steps, batch_size and optimizer"
+        unused = ("" if only_epochs else "epochs, ") + "steps, batch_size and optimizer"
+        why = _WHY[outside.local_work]
         raise ConfigError(f"{unused} have no meaning: {task.model.name} {why}. Leave them out.")
     return replace(settings, work=Work(work.epochs, None, None))
 
@@ -37,10 +44,15 @@ def bound(task: Task, data: Any, layout: Layout, executor: str = "local") -> Tas
     """The task with its model bound to the training rows, where its framework wants that.
 
     Raises:
-        ConfigError: a model that JAX computes is to be computed by another executor, the executor isn't there, or
-            several processes would train one that JAX doesn't compute.
+        ConfigError: a model that JAX computes is to be computed by another executor, the executor isn't there,
+            several processes would train one that JAX doesn't compute, or it is made for another number of clients.
     """
     outside = task.model.outside
+    if outside is not None and outside.clients not in (None, data.clients):
+        raise ConfigError(
+            f"{task.name!r} is made for {outside.clients} clients (partitions={outside.clients}), and the data have "
+            f"{data.clients}: give flower.task(…, partitions={data.clients}), or the data of all clients."
+        )
     if outside is None and executor != "local":
         raise ConfigError(
             f"executor={executor!r} is for PyTorch models and functions, and JAX computes {task.model.name!r}: its "
@@ -71,7 +83,7 @@ def client_error(failures: Sequence[Any], round: int, data: Any) -> RunError:
     others = len({f.client for f in failures}) - 1
     more = f" ({others} more failed)" if others else ""
     error = RunError(
-        f"{who} failed in round {max(round, 1)} ({first.stage}): {first.message}{more}. Mend it, or give "
+        f"{who} failed in round {max(round, 1)} ({first.stage}){more}: {sentence(first.message)} Mend it, or give "
         "client_errors='set aside' to go on without such clients."
     )
     if first.trace:

@@ -16,8 +16,9 @@ def round_record(engine: Engine, result: RoundResult | None, uplink: int, downli
     if result is None:
         return {"round": 0, "status": "start", "cumulative_uplink_bytes": 0, "cumulative_downlink_bytes": 0}
     used = np.array([s == "ok" for s in result.status], bool)
-    weights = result.weights[used].astype(np.float64)
-    loss = float(np.sum(weights * result.loss[used]) / weights.sum()) if weights.sum() > 0 else None
+    reported = used & ~np.isnan(result.loss)  # a used update's loss is only NaN where none was reported
+    weights = result.weights[reported].astype(np.float64)
+    loss = float(np.sum(weights * result.loss[reported]) / weights.sum()) if weights.sum() > 0 else None
     rejected = [
         f"client {engine.data.client_name(int(k))}: {s}"
         for k, s in zip(result.ids, result.status, strict=True)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from dure.oracles.host.base import NOT_REPORTED
 from dure.simulation.cohort import Facts
 from dure.simulation.statics import Outcome, Report
 from dure.simulation.verdict import statuses
@@ -20,7 +21,10 @@ class Launched(NamedTuple):
 
 
 class RoundResult(NamedTuple):
-    """What happened in a round; arrays have one entry per client that was asked."""
+    """What happened in a round; arrays have one entry per client that was asked.
+
+    `loss` is NaN for a client that doesn't work or that reports none.
+    """
 
     round: int
     ids: np.ndarray
@@ -51,7 +55,7 @@ def result_of(launched: Launched) -> RoundResult:
         facts.weights,
         facts.inclusion,
         np.where(facts.sizes > 0, steps, 0),
-        np.where(senders, loss, np.nan),
+        np.where(senders & (loss != NOT_REPORTED), loss, np.nan),
         np.where(senders, norm, np.nan),
         statuses(facts.sizes, steps, facts.lost, verdict),
         int(outcome.accepted),

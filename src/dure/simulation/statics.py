@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from dure.aggregation import mean
+from dure.oracles.host.bridge import shapes_only
 from dure.oracles.layout import Layout
 from dure.oracles.task import Task
 from dure.simulation import hyper
@@ -87,7 +88,12 @@ def things(statics: Statics, numbers: Array) -> tuple[Any, Any]:
 
 
 def shapes_of(statics: Statics, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function would return, in shapes. Eager mode computes it: there, code may ask for values."""
+    """What the function would return, in shapes, without asking a host.
+
+    Eager mode computes it, as code may ask for values there.
+    """
     if not statics.eager:
         return jax.eval_shape(function, *arguments)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), function(*arguments))
+    with shapes_only():
+        found = function(*arguments)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), found)

@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dure
 from dure.oracles.estimators.fitted import fitted
+from dure.oracles.estimators.host import EstimatorHost
 from problems import make_engine
 
 RNG = np.random.default_rng(5)
@@ -59,6 +60,26 @@ ESTIMATORS = [
     (sk.PoissonRegressor(alpha=0.1), COUNTS),
     (sk.GammaRegressor(alpha=0.1), POSITIVE),
 ]
+
+
+def test_eager_solves_each_client_once_and_equals_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row alone has no minimum here: nothing may be asked about but the clients' own rows."""
+    solved: list[int] = []
+    solve = EstimatorHost.answer
+
+    def note(self: Any, job: Any, given: Any, wanted: Any) -> Any:
+        solved.extend(given["size"].tolist())
+        return solve(self, job, given, wanted)
+
+    found = []
+    for settings in ({"eager": True}, {"schedule": "sequential", "devices": 1}):
+        with monkeypatch.context() as patch:
+            patch.setattr(EstimatorHost, "answer", note)
+            engine = make_engine(dure.FedAvg(), sk.LogisticRegression(), data(LABELS), **settings)
+            assert engine.collect(engine.launch()).status == ["ok"] * 4
+        found.append(flat(engine))
+    assert sorted(solved) == sorted(SIZES)  # the compiled round's work is in other processes
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("estimator", "y"), ESTIMATORS, ids=lambda x: type(x).__name__)

@@ -10,6 +10,9 @@ from dure.oracles.host.channel import Arena, SharedColumns
 
 _numbers = itertools.count()
 
+#: Stands for a training loss that nobody reported, which is no reason to reject an update: NaN is. No loss is so low.
+NOT_REPORTED = np.finfo(np.float32).min
+
 
 class Host:
     """Answers questions about clients, in a worker or in this process.

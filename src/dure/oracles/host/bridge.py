@@ -1,6 +1,8 @@
 """From the compiled round to a host and back: one callback for all clients that run together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -17,6 +19,21 @@ from dure.oracles.host.base import Workers
 from dure.oracles.host.pool import pool
 
 FLOAT = jnp.float32
+_shapes_only: ContextVar[bool] = ContextVar("shapes_only", default=False)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """No host is asked: the answers are zeros of the shapes that are wanted.
+
+    For code that is run without compilation to see its shapes: a host's work is the user's (a function, a client) and
+    may only be done where it counts, on the rows that it is for.
+    """
+    token = _shapes_only.set(True)
+    try:
+        yield
+    finally:
+        _shapes_only.reset(token)
 
 
 def shape(shape: tuple[int, ...], dtype: Any = FLOAT) -> jax.ShapeDtypeStruct:
@@ -119,7 +136,8 @@ def ask(
 ) -> dict[str, Array]:
     """Ask the host about one client; under `vmap` about all of them at once.
 
-    Outside a compiled function it is asked in this process, where prints and breakpoints work.
+    Outside a compiled function it is asked in this process, where prints and breakpoints work; under `shapes_only` it
+    is not asked.
 
     Args:
         handle: whom.
@@ -129,6 +147,8 @@ def ask(
     """
     arrays = {name: jnp.asarray(x) for name, x in given.items() if np.size(x) or jnp.ndim(x) == 0}
     wanted = {name: x for name, x in wanted.items() if all(x.shape)}
+    if _shapes_only.get():
+        return {name: jnp.zeros(x.shape, x.dtype) for name, x in wanted.items()}
     if not any(isinstance(x, jax.core.Tracer) for x in arrays.values()):
         results = {name: np.zeros((1, *x.shape), x.dtype) for name, x in wanted.items()}
         handle.ask(job, {name: np.asarray(x)[None] for name, x in arrays.items()}, results, here=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dure.errors import ConfigError
-from dure.oracles.host.base import Host
+from dure.oracles.host.base import NOT_REPORTED, Host
 from dure.oracles.host.worker import failure
 
 Arrays = Mapping[str, np.ndarray]
@@ -79,7 +79,8 @@ class FunctionHost(Host):
     """A function that trains, and one that predicts.
 
     Args:
-        train: (params, data, config) → (params, n) or (params, n, loss).
+        train: (params, data, config) → (params, n) or (params, n, loss); without a loss, or with None, the answer's
+            is `NOT_REPORTED`.
         predict: (params, inputs) → outputs, or None.
         shape: of the parameters.
         columns: training rows of all clients, or None where only predictions are asked for.
@@ -111,7 +112,7 @@ class FunctionHost(Host):
     def _one_client(self, given: Arrays, wanted: Arrays, k: int) -> None:
         assert self.columns is not None
         start, size = int(given["row"]), int(given["size"])
-        if not size or not given["key"].any():  # without a key only shapes are asked about, which are known
+        if not size:
             wanted["w"][k], wanted["loss"][k] = given["start"], 0
             return
         data = {name: column[start : start + size] for name, column in self.columns.items()}
@@ -136,7 +137,7 @@ class FunctionHost(Host):
                 "what the data say. Return the client's number of examples."
             )
         wanted["w"][k] = self.shape.pack(params, who)
-        wanted["loss"][k] = float(loss[0]) if loss else 0.0
+        wanted["loss"][k] = NOT_REPORTED if not loss or loss[0] is None else float(loss[0])
 
     def _some_inputs(self, given: Arrays, wanted: Arrays, k: int) -> None:
         assert self.predict is not None

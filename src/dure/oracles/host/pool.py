@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
-from dure.errors import ConfigError, RunError
+from dure.errors import ConfigError, RunError, sentence
 from dure.oracles.host import channel
 from dure.oracles.host.channel import Arena
 
@@ -196,8 +196,8 @@ def pickled(host: Any) -> bytes:
         content: bytes = cloudpickle.dumps(host)
     except Exception as error:
         raise ConfigError(
-            f"The model can't be sent to worker processes: {type(error).__name__}: {error}. eager=True trains it "
-            "in this process."
+            f"The model can't be sent to worker processes: {sentence(f'{type(error).__name__}: {error}')} eager=True "
+            "trains it in this process."
         ) from error
     return content
 
