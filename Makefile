@@ -10,7 +10,7 @@ demo: $(STAMP)
 	@$(BIN)/dure run examples/digits.toml
 
 test: $(STAMP)-dev lint
-	@$(BIN)/python -m pytest -n 2 -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: $(STAMP)-dev
 	@$(BIN)/python -m pytest -m slow

@@ -33,11 +33,15 @@ DATA = dure.Federated(
     },
     np.concatenate([[0], np.cumsum(SIZES)]),
 )
-LOCAL: dict[str, Any] = {"epochs": 2, "batch_size": 4, "devices": 2, "schedule": "vectorised"}
+HERE: dict[str, Any] = {"devices": 2, "schedule": "vectorised"}
+STEPS: dict[str, Any] = {"epochs": 2, "batch_size": 4}  # a function has none
 
 
-# Starting Ray forks, which worries JAX: what is forked becomes another program at once.
-pytestmark = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")
+pytestmark = [
+    # Starting Ray forks, which worries JAX: what is forked becomes another program at once.
+    pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning"),
+    pytest.mark.xdist_group("ray"),  # one cluster for all of them
+]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +83,9 @@ def function(train: Any = train, size: int = 4) -> dure.Task:
 
 
 def trained(task: dure.Task, algorithm: Any = None, rounds: int = 2, **settings: Any) -> np.ndarray:
-    engine = make_engine(algorithm or dure.FedAvg(), task, DATA, **{**LOCAL, **settings})
+    assert task.model.outside is not None
+    steps = {} if task.model.outside.local_work == "own" else STEPS
+    engine = make_engine(algorithm or dure.FedAvg(), task, DATA, **{**HERE, **steps, **settings})
     for _ in range(rounds):
         engine.collect(engine.launch())
     return np.asarray(engine.vector())
@@ -177,7 +183,7 @@ def test_a_module_gives_the_same_bits(
 def test_a_run_may_be_resumed_elsewhere(cluster: Any, tmp_path: Path) -> None:
     def run(name: str, rounds: int, **settings: Any) -> dure.Run:
         return dure.simulate(
-            dure.FedAvg(), function(), DATA, rounds=rounds, directory=tmp_path / name, **{**LOCAL, **settings}
+            dure.FedAvg(), function(), DATA, rounds=rounds, directory=tmp_path / name, **{**HERE, **settings}
         )
 
     whole = run("whole", 4)
@@ -205,7 +211,7 @@ def test_data_are_put_once_and_the_model_once_a_round(cluster: Any, monkeypatch:
     for schedule in ("vectorised", "sequential"):
         puts.clear()
         engine = make_engine(
-            dure.FedAvg(), function(grow, size), data, **{**LOCAL, "schedule": schedule, "executor": "ray"}
+            dure.FedAvg(), function(grow, size), data, **{**HERE, "schedule": schedule, "executor": "ray"}
         )
         for _ in range(3):
             assert Counter(engine.collect(engine.launch()).status) == {"ok": 6, "no examples": 1}
@@ -242,7 +248,7 @@ def test_a_worker_that_dies_is_asked_again_elsewhere(cluster: Any, tmp_path: Pat
 
 
 def test_a_client_that_always_kills_its_worker_is_named(cluster: Any) -> None:
-    engine = make_engine(dure.FedAvg(), function(dies(None)), DATA, **{**LOCAL, "executor": "ray"})
+    engine = make_engine(dure.FedAvg(), function(dies(None)), DATA, **{**HERE, "executor": "ray"})
     with pytest.raises(
         dure.RunError, match=r"Client 3 failed in round 1 \(train\).*2 workers of the Ray cluster died"
     ):
@@ -250,7 +256,7 @@ def test_a_client_that_always_kills_its_worker_is_named(cluster: Any) -> None:
 
 
 def test_only_the_client_that_kills_its_workers_is_set_aside(cluster: Any) -> None:
-    settings = {**LOCAL, "devices": 1, "executor": "ray", "client_errors": "set aside"}
+    settings = {**HERE, "devices": 1, "executor": "ray", "client_errors": "set aside"}
     result = (engine := make_engine(dure.FedAvg(), function(dies(None)), DATA, **settings)).collect(
         engine.launch()
     )
@@ -270,7 +276,7 @@ def test_a_client_that_raises_is_named_with_its_traceback(cluster: Any) -> None:
             raise ValueError("no disk")
         return params, len(data["y"])
 
-    engine = make_engine(dure.FedAvg(), function(fails), DATA, **{**LOCAL, "executor": "ray"})
+    engine = make_engine(dure.FedAvg(), function(fails), DATA, **{**HERE, "executor": "ray"})
     with pytest.raises(dure.RunError, match=r"Client 3 failed in round 1.*no disk") as caught:
         engine.collect(engine.launch())
     assert "in fails" in caught.value.__notes__[0]
