@@ -53,7 +53,9 @@ def stopping(after: int) -> Callable[[dict[str, Any]], None]:
     return stop
 
 
-@pytest.mark.parametrize("method", [FedMD(), FedDF()], ids=["own models", "prototypes"])
+@pytest.mark.parametrize(
+    "method", [FedMD(), pytest.param(FedDF(), marks=pytest.mark.slow)], ids=["own models", "prototypes"]
+)
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(method: Method, tmp_path: Path) -> None:
     """Cohorts of four, so that some clients come for the first time after the checkpoint and some before."""
     keywords = {"clients_per_round": 4, "public_per_round": 40, "checkpoint_every": 2, "seed": 3}
@@ -75,15 +77,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(method: Method, tmp_
         run(method, 5, resume=True)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        DSFL(),
-        pytest.param(FedMD(), marks=pytest.mark.slow),
-        pytest.param(FedDF(), marks=pytest.mark.slow),
-    ],
-    ids=["DS-FL", "FedMD", "FedDF"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [DSFL(), FedMD(), FedDF()], ids=["DS-FL", "FedMD", "FedDF"])
 def test_eager_rounds_are_the_compiled_ones(method: Method) -> None:
     """Without compilation the same numbers come out, but for how single operations round."""
     few = {"data": DATA.select(np.arange(4)), "assignment": ASSIGNMENT[:4], "public": PUBLIC[:20]}

@@ -44,7 +44,7 @@ def equal(one, two):
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(trees(leaf(FLOATS)), trees(leaf(FLOATS + INTS)))
 def test_round_trips_are_exact_for_every_tree(params, buffers):
     variables = Variables({"p": params}, {"b": buffers})

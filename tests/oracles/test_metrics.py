@@ -20,7 +20,7 @@ def total(metric, outputs, targets):
     return np.asarray(metric.sums(jnp.asarray(outputs), jnp.asarray(targets)), np.float64).sum(0)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(1, 8), st.integers(2, 6), st.sampled_from([1e-3, 1.0, 50.0, 1e4]), st.integers(0, 99))
 def test_softmax_cross_entropy_is_minus_log_probability(rows, classes, scale, seed):
     logits = (rng(seed).normal(size=(rows, classes)) * scale).astype(np.float32)
@@ -70,7 +70,7 @@ def test_sequences_are_means_over_present_positions():
     np.testing.assert_allclose(m.cross_entropy.value(sums), flat[labels >= 0].mean(), rtol=1e-6)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(1, 20), st.integers(0, 99))
 def test_binary_losses_and_metrics(rows, seed):
     logits = rng(seed).normal(size=rows).astype(np.float32)
@@ -104,7 +104,7 @@ def test_f1_of_a_cohort_is_pooled():
     np.testing.assert_allclose(m.f1.value(np.stack([one, two])), [18 / 19, 0.0])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(1, 30), st.integers(0, 99))
 def test_balanced_accuracy_is_mean_recall_over_classes_that_occur(rows, seed):
     logits = rng(seed).normal(size=(rows, 4)).astype(np.float32)

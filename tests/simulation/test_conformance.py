@@ -113,10 +113,15 @@ METHODS: dict[str, Callable[[], Any]] = {
 }
 
 
+#: One of each kind; the others take minutes together: `make test-slow`.
+QUICK = ("FedProx", "SCAFFOLD", "FedDyn", "Mime (survey, variance reduction)", "FedLC (another loss)")
+
+
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
-        *((name, "vectorised") for name in METHODS),
+        *((name, "vectorised") for name in QUICK),
+        *(pytest.param(n, "vectorised", marks=pytest.mark.slow) for n in METHODS if n not in QUICK),
         ("SCAFFOLD", "sequential"),
         ("FedSAM (another direction)", "sequential"),
     ],
@@ -213,6 +218,7 @@ def test_chunks_and_devices_change_rounding_only(framework: str) -> None:
     np.testing.assert_array_equal(trained(task, dure.Scaffold(), 2, schedule="sequential", devices=2), alone)
 
 
+@pytest.mark.slow
 def test_eager_is_compiled() -> None:
     task = network("torch")  # JAX's is in test_invariance
     eager = trained(task, dure.Mime(beta=0.5), 1, eager=True)

@@ -130,9 +130,8 @@ def test_the_number_of_devices_changes_no_cohort_and_hardly_the_model() -> None:
     assert np.linalg.norm(flat(two.model) - w) <= 1e-5 * np.linalg.norm(w)
 
 
-@pytest.mark.parametrize(
-    "local", [{}, pytest.param({"epochs": 1, "batch_size": math.inf}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("local", [{}, {"epochs": 1, "batch_size": math.inf}])
 def test_eager_is_the_same_code(local: dict[str, Any]) -> None:
     keywords = {
         "rounds": 1, "clients_per_round": None, "sampler": Only((0, 2)), "schedule": "sequential", "devices": 1,

@@ -38,11 +38,9 @@ def make(method: type[Any]) -> Any:
     return method(**given)
 
 
-#: One of each kind: state, survey, private parameters, clusters, edges, a loop of its own. The others take
-#: minutes: `make test-slow`. (All of them train from files in `tests/config`, and have tests of their own.)
-QUICK = {
-    dure.FedAvg, dure.Scaffold, dure.Mime, dure.FedRep, dure.IFCA, dure.HierFAVG, dure.APFL, dure.LocalOnly,
-}  # fmt: skip
+#: One of each kind: none, state, survey, private parameters, clusters. The others take minutes: `make test-slow`.
+#: (All of them train from files in `tests/config`, and have tests of their own.)
+QUICK = {dure.FedAvg, dure.Scaffold, dure.Mime, dure.FedRep, dure.IFCA}
 METHODS = pytest.mark.parametrize(
     "method",
     [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in ALL],

@@ -179,7 +179,7 @@ class Times:
         return self.factor * nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
-@pytest.mark.parametrize("factor", [1e-6, 1.0, 100.0], ids=["would vanish", "in range", "would overflow"])
+@pytest.mark.parametrize("factor", [1e-6, 100.0], ids=["would vanish", "would overflow"])
 def test_gradients_in_float16_neither_vanish_nor_overflow(factor: float) -> None:
     """A loss so many times as large and a learning rate so many times smaller are the same training."""
     one = {"optimizer": 0.1 / factor, "eager": True}
