@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dure import keys
-from dure.boosting.losses import LogLoss, probabilities
+from dure.boosting.losses import LogLoss
+from dure.boosting.predictions import Predictions
 from dure.boosting.settings import LOSSES
 from dure.channel import wire
 from dure.errors import ConfigError
@@ -67,7 +68,7 @@ class XGBoostBagging:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Bagged:
+class Bagged(Predictions):
     """What bagging gives.
 
     Attributes:
@@ -86,37 +87,12 @@ class Bagged:
     members: Sequence[tuple[float, Any]]
     cost: Cost
 
-    def decision_function(self, x: Any) -> np.ndarray:
-        """Raw predictions for rows (B, F): (B,) for a regression or two classes, else (B, C).
-
-        Raises:
-            ConfigError: another number of features.
-        """
-        raw = self._raw(x)
-        return raw[:, 0] if raw.shape[1] == 1 else raw
-
-    def predict_proba(self, x: Any) -> np.ndarray:
-        """(B, C) probabilities of the classes for rows (B, F).
-
-        Raises:
-            ConfigError: a regression, or another number of features.
-        """
-        if self.classes is None:
-            raise ConfigError("A regression has no probabilities: use predict.")
-        return probabilities(self._raw(x))
-
-    def predict(self, x: Any) -> np.ndarray:
-        """(B,) labels, or values of a regression, for rows (B, F); NaN is a missing value."""
-        return self._raw(x)[:, 0] if self.classes is None else np.asarray(self.predict_proba(x).argmax(1))
-
     def tree_count(self) -> int:
         """All trees of the model."""
         return sum(len(booster.get_dump()) for _, booster in self.members)
 
-    def _raw(self, x: Any) -> np.ndarray:
-        rows = np.asarray(x, np.float32)
-        if rows.ndim != 2 or rows.shape[1] != self.features:
-            raise ConfigError(f"Rows have shape {rows.shape}; this model takes (B, {self.features}).")
+    def _raw(self, rows: np.ndarray) -> np.ndarray:
+        rows = rows.astype(np.float32)
         return _raw(self.baseline, self.members, rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dure.boosting import bagging
-from dure.boosting.losses import probabilities
+from dure.boosting.predictions import Predictions
 from dure.boosting.settings import GradientBoosting
 from dure.boosting.trees import Tree
-from dure.errors import ConfigError, RunError
+from dure.errors import RunError
 from dure.run.layout import write_atomic
 from dure.statistics.asking import Cost
 
@@ -21,7 +21,7 @@ FORMAT = "dure boosting 1"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Boosted:
+class Boosted(Predictions):
     """What `fit` returns.
 
     Attributes:
@@ -42,33 +42,6 @@ class Boosted:
     train_loss: np.ndarray
     cost: Cost
 
-    def decision_function(self, x: Any) -> np.ndarray:
-        """Raw predictions for rows (B, F): (B,) for a regression or two classes (log-odds), else (B, C).
-
-        Raises:
-            ConfigError: another number of features.
-        """
-        raw = self._raw(x)
-        return raw[:, 0] if raw.shape[1] == 1 else raw
-
-    def predict_proba(self, x: Any) -> np.ndarray:
-        """(B, C) probabilities of the classes for rows (B, F).
-
-        Raises:
-            ConfigError: a regression, or another number of features.
-        """
-        if self.classes is None:
-            raise ConfigError("A regression has no probabilities: use predict.")
-        return probabilities(self._raw(x))
-
-    def predict(self, x: Any) -> np.ndarray:
-        """(B,) labels, or values of a regression, for rows (B, F); NaN is a missing value.
-
-        Raises:
-            ConfigError: another number of features.
-        """
-        return self._raw(x)[:, 0] if self.classes is None else np.asarray(self.predict_proba(x).argmax(1))
-
     def importances(self) -> np.ndarray:
         """(F,) every feature's share of the splits' gains."""
         total = np.zeros(self.features)
@@ -77,10 +50,8 @@ class Boosted:
             np.add.at(total, tree.feature[inner], tree.gain[inner])
         return np.asarray(total / total.sum() if total.sum() > 0 else total)
 
-    def _raw(self, x: Any) -> np.ndarray:
-        rows = np.asarray(x, np.float64)
-        if rows.ndim != 2 or rows.shape[1] != self.features:
-            raise ConfigError(f"Rows have shape {rows.shape}; this model takes (B, {self.features}).")
+    def _raw(self, rows: np.ndarray) -> np.ndarray:
+        rows = rows.astype(np.float64)
         raw = np.repeat(self.baseline[None], len(rows), 0)
         for trees in self.trees:
             for c, tree in enumerate(trees):
