@@ -11,12 +11,11 @@ from jaxtyping import Array, PyTree
 from dure.errors import ConfigError
 from dure.oracles import metrics as m
 from dure.oracles.host.bridge import Handle, ask, shape
-from dure.oracles.host.executors import workers
 from dure.oracles.host.function import FunctionHost, Predict, Shape, Train
-from dure.oracles.host.pool import forget_with
+from dure.oracles.host.hosted import Hosted, asked
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.metrics import Metric
-from dure.oracles.model import Model, Outside
+from dure.oracles.model import Model
 from dure.oracles.problem import ClientPlan, Shared
 from dure.oracles.task import Task
 
@@ -97,7 +96,7 @@ def _shape_of(init: Any) -> tuple[Shape, Variables]:
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionOutside(Outside):
+class FunctionOutside(Hosted):
     """Local work by a function; see `Outside`."""
 
     host: FunctionHost
@@ -111,21 +110,12 @@ class FunctionOutside(Outside):
     frozen: Mapping[str, Any] = field(default_factory=dict)
     _outputs: dict[Any, tuple[int, ...]] = field(default_factory=dict)
 
-    def loss(self, loss: Any) -> Any:
-        """See `Outside`."""
-        return loss
-
     def bind(self, task: Any, columns: Mapping[str, Any], layout: Any, executor: str) -> "FunctionOutside":
         """See `Outside`."""
         if layout.shared_size != layout.size:
             raise ConfigError("A function trains all parameters together: it can't have private ones.")
         host = FunctionHost(self.host.train, self.predict, self.host.shape, dict(columns))
-        forget_with(host)
-        return replace(self, host=host, handle=Handle(host, workers=workers(executor)))
-
-    def prepare(self, devices: int) -> None:
-        """See `Outside`."""
-        self.handle.workers().prepare(self.host, devices)
+        return replace(self, host=host, handle=asked(host, executor))
 
     def solve(
         self,
@@ -159,10 +149,6 @@ class FunctionOutside(Outside):
             "This method divides by the displacement per unit of gradient (`gain`), which a function does not have. "
             "Use FedAvg or a server optimizer."
         )
-
-    def failed(self, task: Any) -> list[Any]:
-        """See `Outside`."""
-        return self.handle.taken()
 
     def apply(
         self, variables: Variables, inputs: Any, *, train: bool = False, key: Any = None, mask: Any = None

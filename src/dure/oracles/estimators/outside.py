@@ -13,17 +13,15 @@ from dure.oracles.estimators.exact import Linear
 from dure.oracles.estimators.families import Family
 from dure.oracles.estimators.host import EstimatorHost, Solve, Value, check_columns
 from dure.oracles.host.bridge import FLOAT, Handle, ask, shape
-from dure.oracles.host.executors import workers
-from dure.oracles.host.pool import forget_with
+from dure.oracles.host.hosted import Hosted, asked
 from dure.oracles.layout import Layout
-from dure.oracles.model import Outside
 from dure.oracles.problem import ClientPlan, Shared
 
 INSTEAD = "FedProx, FedDyn, ConsensusADMM, FedADMM, Scaffold(option=1), FedSGD or FedAvg"
 
 
 @dataclass(frozen=True, eq=False)
-class ExactOutside(Outside):
+class ExactOutside(Hosted):
     """Exact local solutions of a generalised linear model; see `Outside`.
 
     Attributes:
@@ -44,10 +42,6 @@ class ExactOutside(Outside):
     measured: bool = False
     frozen: Mapping[str, Any] = field(default_factory=dict)
 
-    def loss(self, loss: Any) -> Any:
-        """See `Outside`."""
-        return loss
-
     def bind(self, task: Any, columns: Mapping[str, Any], layout: Layout, executor: str) -> "ExactOutside":
         """See `Outside`."""
         check_columns(self.estimator, self.features, self.classes, task, columns)
@@ -55,13 +49,7 @@ class ExactOutside(Outside):
         linear = Linear(self.family, np.concatenate(parts, 1), len(parts) == 2, self.penalty)
         names = (task.input, task.target)
         host = EstimatorHost(linear, names, {name: np.asarray(columns[name]) for name in names})
-        forget_with(host)
-        return replace(self, handle=Handle(host, workers=workers(executor)))
-
-    def prepare(self, devices: int) -> None:
-        """See `Outside`."""
-        if self.handle is not None:
-            self.handle.workers().prepare(self.handle.host, devices)
+        return replace(self, handle=asked(host, executor))
 
     def solve(
         self,
@@ -99,10 +87,6 @@ class ExactOutside(Outside):
             "This method divides by the displacement per unit of gradient (`gain`) of the local steps, and "
             f"{_name(self)} {_WHY}: such a number does not exist. Use {INSTEAD}."
         )
-
-    def failed(self, task: Any) -> list[Any]:
-        """See `Outside`."""
-        return [] if self.handle is None else self.handle.taken()
 
 
 _WHY = "is solved exactly, without steps"

@@ -15,11 +15,10 @@ from dure.oracles.estimators.epochs import Epochs, Train, decision_losses, is_ne
 from dure.oracles.estimators.host import EstimatorHost, check_columns
 from dure.oracles.estimators.linear import Made
 from dure.oracles.host.bridge import Handle, ask, shape
-from dure.oracles.host.executors import workers
 from dure.oracles.host.function import Shape
-from dure.oracles.host.pool import forget_with
+from dure.oracles.host.hosted import Hosted, asked
 from dure.oracles.layout import Layout, Variables
-from dure.oracles.model import Model, Outside
+from dure.oracles.model import Model
 from dure.oracles.problem import ClientPlan, Shared
 
 INSTEAD = "FedAvg, FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad or FedExP"
@@ -132,7 +131,7 @@ def _measures(estimator: Any, network: bool, classes: int | None) -> tuple[Any, 
 
 
 @dataclass(frozen=True, eq=False)
-class PartialOutside(Outside):
+class PartialOutside(Hosted):
     """Epochs of `partial_fit`; see `Outside`."""
 
     estimator: Any = field()  # the base has a default
@@ -141,10 +140,6 @@ class PartialOutside(Outside):
     local_work: str = "epochs"
     measured: bool = False
     frozen: Mapping[str, Any] = field(default_factory=dict)
-
-    def loss(self, loss: Any) -> Any:
-        """See `Outside`."""
-        return loss
 
     def bind(self, task: Any, columns: Mapping[str, Any], layout: Layout, executor: str) -> "PartialOutside":
         """See `Outside`."""
@@ -155,13 +150,7 @@ class PartialOutside(Outside):
         check_columns(self.estimator, self.epochs.features, self.epochs.classes, task, columns)
         names = (task.input, task.target)
         host = EstimatorHost(self.epochs, names, {name: np.asarray(columns[name]) for name in names})
-        forget_with(host)
-        return replace(self, handle=Handle(host, workers=workers(executor)))
-
-    def prepare(self, devices: int) -> None:
-        """See `Outside`."""
-        if self.handle is not None:
-            self.handle.workers().prepare(self.handle.host, devices)
+        return replace(self, handle=asked(host, executor))
 
     def solve(
         self,
@@ -198,7 +187,3 @@ class PartialOutside(Outside):
             f"partial_fit of {type(self.estimator).__name__} doesn't tell. Use one that takes any local work: "
             f"{INSTEAD}."
         )
-
-    def failed(self, task: Any) -> list[Any]:
-        """See `Outside`."""
-        return [] if self.handle is None else self.handle.taken()
