@@ -16,6 +16,24 @@ class ConfigError(DureError, ValueError):
     """An argument or a configuration key has an impossible value, or a combination breaks a guarantee."""
 
 
+class DomainError(ConfigError):
+    """An aggregation rule can't keep its promise for so many updates and so many hostile ones among them.
+
+    Attributes:
+        rule: the rule's name.
+        n: usable updates.
+        f: hostile ones that must be reckoned with.
+        need: the condition that fails, such as "n ≥ 2f + 3".
+    """
+
+    def __init__(self, rule: str, n: int, f: int, need: str, more: str = ""):
+        self.rule, self.n, self.f, self.need = rule, n, f, need
+        super().__init__(
+            f"{rule} needs {need}, and there are n={n} usable updates of which f={f} may be hostile. "
+            f"{more or 'Take more clients per round, a smaller f, or another rule.'}"
+        )
+
+
 class DataError(DureError, ValueError):
     """The data cannot be used as they are: lengths, labels, missing values, empty clients."""
 

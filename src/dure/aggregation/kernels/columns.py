@@ -1,0 +1,183 @@
+"""Column rules in numba: blocks of columns are sorted by a network that stays in the first-level cache.
+
+Every kernel works on the columns [low, high) of a matrix, holds no lock and writes only its part of the output:
+a column's result depends on that column alone, so neither blocks nor threads can be seen in it.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.extending import intrinsic
+
+#: Columns that are sorted together: 128 float32 in each of 64 rows are 32 KiB.
+BLOCK = 128
+
+
+def _instruction(name: str) -> Any:
+    # As a comparison and a choice the compiler makes a masked store of it, which is several times slower.
+    def typed(context: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = arguments[0].type
+            function = builder.module.declare_intrinsic(name, [kind], ir.FunctionType(kind, [kind, kind]))
+            return builder.call(function, arguments, fastmath=("nnan", "nsz"))
+
+        return a(a, b), generate
+
+    return intrinsic(typed)
+
+
+_lower = _instruction("llvm.minnum")
+_upper = _instruction("llvm.maxnum")
+
+
+@njit(nogil=True, cache=True)
+def _load(x, rows, first, width, block):  # type: ignore[no-untyped-def]
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        for c in range(width):
+            block[i, c] = x[row, first + c]
+
+
+@njit(nogil=True, cache=True)
+def _sort(block, network):  # type: ignore[no-untyped-def]
+    for p in range(network.shape[0]):
+        a, b, kind = network[p, 0], network[p, 1], network[p, 2]
+        if kind == 0:
+            for c in range(BLOCK):
+                u, v = block[a, c], block[b, c]
+                block[a, c] = _lower(u, v)
+                block[b, c] = _upper(u, v)
+        elif kind == 1:
+            for c in range(BLOCK):
+                block[a, c] = _lower(block[a, c], block[b, c])
+        else:
+            for c in range(BLOCK):
+                block[b, c] = _upper(block[a, c], block[b, c])
+
+
+@njit(nogil=True, cache=True)
+def middle(x, rows, low, high, network, first, last, out):  # type: ignore[no-untyped-def]
+    """out[c] ← the mean of the ranks first … last of column c, formed relative to the rank `first`.
+
+    With one rank it is that value, with two their midpoint; equal values give that value exactly.
+    """
+    block = np.zeros((rows.shape[0], BLOCK), x.dtype)
+    total = np.zeros(BLOCK, np.float64)
+    count = np.float64(last - first + 1)
+    for start in range(low, high, BLOCK):
+        width = min(BLOCK, high - start)
+        _load(x, rows, start, width, block)
+        _sort(block, network)
+        total[:] = 0.0
+        for i in range(first + 1, last + 1):
+            for c in range(BLOCK):
+                total[c] += np.float64(block[i, c]) - np.float64(block[first, c])
+        for c in range(width):
+            out[start + c] = np.float64(block[first, c]) + total[c] / count
+
+
+@njit(nogil=True, cache=True)
+def around(x, rows, low, high, network, keep, out):  # type: ignore[no-untyped-def]
+    """out[c] ← the mean of the `keep` values nearest the median of column c; of equal windows the smaller values."""
+    n = rows.shape[0]
+    block = np.zeros((n, BLOCK), x.dtype)
+    one = np.zeros(n, np.float64)
+    for start in range(low, high, BLOCK):
+        width = min(BLOCK, high - start)
+        _load(x, rows, start, width, block)
+        _sort(block, network)
+        for c in range(width):
+            for i in range(n):
+                one[i] = block[i, c]
+            centre = one[(n - 1) // 2] + (one[n // 2] - one[(n - 1) // 2]) * 0.5
+            best, found = 0, max(centre - one[0], one[keep - 1] - centre)
+            for i in range(1, n - keep + 1):
+                reach = max(centre - one[i], one[i + keep - 1] - centre)
+                if reach < found:
+                    best, found = i, reach
+            total = 0.0
+            for i in range(best + 1, best + keep):
+                total += one[i] - one[best]
+            out[start + c] = one[best] + total / keep
+
+
+@njit(nogil=True, cache=True)
+def weighted(x, rows, low, high, weights, bound, trim, out):  # type: ignore[no-untyped-def]
+    """Weighted median (`trim` < 0) or mean of what is left when mass `trim` is cut off both ends of each column.
+
+    `bound`: the total weight W. Equal values are in the order of the rows.
+    """
+    n = rows.shape[0]
+    one = np.zeros(n, np.float64)
+    order = np.zeros(n, np.int64)
+    for c in range(low, high):
+        for i in range(n):  # insertion, stable
+            value, j = np.float64(x[rows[i], c]), i
+            while j > 0 and one[j - 1] > value:
+                one[j], order[j] = one[j - 1], order[j - 1]
+                j -= 1
+            one[j], order[j] = value, i
+        below = 0.0
+        if trim < 0:
+            first = last = n - 1
+            found = False
+            for i in range(n):
+                below += weights[order[i]]
+                if not found and 2.0 * below >= bound:
+                    first, found = i, True
+                if 2.0 * below > bound:
+                    last = i
+                    break
+            out[c] = one[first] + (one[last] - one[first]) * 0.5
+        else:
+            total, base = 0.0, one[n // 2]
+            for i in range(n):
+                above = below + weights[order[i]]
+                part = min(above, bound - trim) - max(below, trim)
+                if part > 0:
+                    total += part * (one[i] - base)
+                below = above
+            out[c] = base + total / (bound - 2.0 * trim)
+
+
+@njit(nogil=True, cache=True)
+def combined(x, rows, low, high, coefficients, centre, rest, out):  # type: ignore[no-untyped-def]
+    """out[c] ← Σ_i coefficients[i] x[rows[i], c] + rest · centre[c], in float64, row after row."""
+    total = np.zeros(BLOCK * 4, np.float64)
+    for start in range(low, high, BLOCK * 4):
+        width = min(BLOCK * 4, high - start)
+        for c in range(width):
+            total[c] = rest * centre[start + c] if rest != 0.0 else 0.0
+        for i in range(rows.shape[0]):
+            factor, row = coefficients[i], rows[i]
+            if factor != 0.0:
+                for c in range(width):
+                    total[c] += factor * np.float64(x[row, start + c])
+        for c in range(width):
+            out[start + c] = total[c]
+
+
+@njit(nogil=True, cache=True)
+def broken(x, rows, low, high, limit, out):  # type: ignore[no-untyped-def]
+    """out[i] ← True where row i holds a number that is not finite or beyond `limit` in [low, high)."""
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        bad = 0
+        for c in range(low, high):
+            bad += not (abs(x[row, c]) <= limit)
+        if bad:
+            out[i] = True
+
+
+@njit(nogil=True, cache=True)
+def squared_to(x, rows, low, high, point, out):  # type: ignore[no-untyped-def]
+    """out[i] ← Σ over [low, high) of (x[rows[i], c] − point[c])² in float64."""
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        total = 0.0
+        for c in range(low, high):
+            gap = np.float64(x[row, c]) - np.float64(point[c])
+            total += gap * gap
+        out[i] = total

@@ -1,0 +1,161 @@
+"""Passes over updates in the host's memory, on all cores, with results that don't depend on how many.
+
+Columns are dealt out in chunks that begin at multiples of `CHUNK` whatever the source looks like. What adds up
+over columns (Gram matrices, squared distances) is summed per chunk and then over the chunks in their order, and
+BLAS is held to one thread: neither the number of cores nor the blocks of the source can be seen in a bit.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dure.aggregation.kernels import columns
+
+#: Columns in one unit of work; a multiple of `columns.BLOCK`.
+CHUNK = 4096
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def in_order(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """Results of `work` in the order of the items, computed by all cores, few of them at a time."""
+    pool = _pool(os.getpid())  # a forked process has no threads of its parent's
+    with _libraries().limit(limits=1, user_api="blas"):
+        waiting: deque[Any] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) >= 8:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _ranges(width: int, parts: int) -> list[tuple[int, int]]:
+    """[0, width) in at most so many ranges that begin at multiples of `CHUNK`."""
+    chunks = -(-width // CHUNK)
+    each = -(-chunks // max(parts, 1)) * CHUNK
+    return [(low, min(low + each, width)) for low in range(0, width, max(each, 1))]
+
+
+def _all(work: Callable[[tuple[int, int]], Any], width: int, parts: int = 8) -> None:
+    for _ in in_order(work, _ranges(width, parts)):
+        pass
+
+
+def over_columns(
+    kernel: Callable[..., None],
+    x: np.ndarray,
+    rows: np.ndarray,
+    mixing: np.ndarray | None,
+    centre: np.ndarray | None,
+    out: np.ndarray,
+) -> None:
+    """Makes out (w,) ← kernel(matrix, its rows, low, high, its part of out) over all columns of x[rows].
+
+    With `mixing` (k, n) the matrix is mixing · x[rows], what is missing in a row's sum times the centre (w,).
+    """
+    if mixing is None:
+        _all(lambda r: kernel(x, rows, r[0], r[1], out), x.shape[1])
+        return
+    every = np.arange(len(mixing))
+
+    def part(low: int) -> None:
+        tile = _mixed(x, rows, mixing, centre, slice(low, low + CHUNK))
+        kernel(tile, every, 0, tile.shape[1], out[low : low + CHUNK])
+
+    for _ in in_order(part, range(0, x.shape[1], CHUNK)):
+        pass
+
+
+def _mixed(
+    x: np.ndarray, rows: np.ndarray, mixing: np.ndarray, centre: np.ndarray | None, here: slice
+) -> np.ndarray:
+    found = mixing @ x[rows, here].astype(np.float64)
+    if centre is not None:
+        found += (1.0 - mixing.sum(1, keepdims=True)) * centre[here]
+    return np.asarray(found)
+
+
+def combined(
+    x: np.ndarray, rows: np.ndarray, coefficients: np.ndarray, centre: np.ndarray | None, out: np.ndarray
+) -> None:
+    """Makes out (w,) ← Σ coefficients x[rows] + (1 − Σ coefficients) centre."""
+    used = np.flatnonzero(coefficients)
+    rest = 0.0 if centre is None else 1.0 - float(np.sum(coefficients))
+    point = np.zeros(1, x.dtype) if centre is None else centre
+    chosen, factors = rows[used], coefficients[used]
+    _all(lambda r: columns.combined(x, chosen, r[0], r[1], factors, point, rest, out), x.shape[1])
+
+
+def broken(x: np.ndarray, rows: np.ndarray, limit: float) -> np.ndarray:
+    """(n,) bool: rows with a number that is not finite or beyond `limit`."""
+    found = np.zeros((8, len(rows)), bool)
+    parts = list(enumerate(_ranges(x.shape[1], 8)))
+    for _ in in_order(
+        lambda p: columns.broken(x, rows, p[1][0], p[1][1], x.dtype.type(limit), found[p[0]]), parts
+    ):
+        pass
+    return np.asarray(found.any(0))
+
+
+def gram(
+    x: np.ndarray, rows: np.ndarray, origin: np.ndarray | None, more: np.ndarray | None, total: np.ndarray
+) -> None:
+    """Makes total (n, n) ← total + Y Yᵀ in float64 for Y = x[rows] − origin, with the vector `more` as one more row."""
+    every = len(rows) == x.shape[0]
+
+    def part(low: int) -> np.ndarray:
+        here = slice(low, low + CHUNK)
+        y = np.empty((len(total), min(CHUNK, x.shape[1] - low)))
+        y[: len(rows)] = x[:, here] if every else x[rows, here]
+        if more is not None:
+            y[-1] = more[here]
+        if origin is not None:
+            y -= origin[here]
+        with np.errstate(invalid="ignore"):  # a row that is not finite is found by what comes of it
+            return np.asarray(y @ y.T)
+
+    for piece in in_order(part, range(0, x.shape[1], CHUNK)):
+        total += piece
+
+
+def squared_to(x: np.ndarray, rows: np.ndarray, point: np.ndarray, total: np.ndarray) -> None:
+    """Makes total (n,) ← total + ‖x[row] − point‖² in float64."""
+
+    def part(low: int) -> np.ndarray:
+        found = np.zeros(len(rows))
+        columns.squared_to(x, rows, low, min(low + CHUNK, x.shape[1]), point, found)
+        return found
+
+    for piece in in_order(part, range(0, x.shape[1], CHUNK)):
+        total += piece
+
+
+def mixed(
+    x: np.ndarray, rows: np.ndarray, mixing: np.ndarray, centre: np.ndarray | None, out: np.ndarray
+) -> None:
+    """Makes out (k, w) ← mixing (k, n) · x[rows], what is missing in a row's sum times the centre."""
+
+    def part(low: int) -> None:
+        here = slice(low, low + CHUNK)
+        out[:, here] = _mixed(x, rows, mixing, centre, here)
+
+    for _ in in_order(part, range(0, x.shape[1], CHUNK)):
+        pass

@@ -1,0 +1,368 @@
+"""The updates of a round as a rule sees them: rows, their distances, and combinations of them.
+
+Distances are computed once, in float64, from one pass over the data (`Rows.distances`). Pre-aggregators don't
+make a new matrix: they leave a small one that says how the rows are mixed, and distances follow from it. So a
+pipeline reads the data twice, for the distances and for the result.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dure.aggregation.kernels import device, networks
+from dure.errors import DataError
+
+#: Columns that are taken out of a source at a time, where it isn't one float32 or float64 array.
+_SEGMENT = 2**16
+#: Larger magnitudes count as not finite: squares of what is below can be summed in float64.
+_LIMIT = {np.float32: float(np.finfo(np.float32).max), np.float64: 2.0**500}
+#: A squared distance this much smaller than the squared lengths it is a difference of has lost its digits.
+_CANCELLED = 1e-7
+#: Rows this near to each other may be equal.
+_EQUAL = 1e-12
+
+
+class Blocks:
+    """Updates (n, d) as blocks of columns, such as one matrix for each layer, that need not be in memory at once.
+
+    Args:
+        parts: arrays (n, d_b), or a function without arguments that gives an iterator of them, anew at every call.
+    """
+
+    def __init__(self, parts: Sequence[Any] | Callable[[], Iterable[Any]]):
+        self._parts = parts
+        shapes, dtypes = [], set()
+        for part in self:
+            if part.ndim != 2:
+                raise DataError(f"A block of updates has shape {part.shape}: it must be (clients, columns).")
+            shapes.append(part.shape)
+            dtypes.add(str(part.dtype))
+        if not shapes:
+            raise DataError("There are no blocks: give at least one array (clients, columns).")
+        if len({n for n, _ in shapes}) > 1 or len(dtypes) > 1:
+            raise DataError(
+                f"The blocks have shapes {shapes[:5]} and dtypes {sorted(dtypes)}: they must agree in the clients "
+                "and in the dtype."
+            )
+        self.shape = (shapes[0][0], sum(width for _, width in shapes))
+        self.dtype = np.dtype(part.dtype)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(np.asarray, self._parts() if callable(self._parts) else self._parts)
+
+
+class Rows:
+    """Updates (n, d) of n clients, and the point they are measured from.
+
+    Args:
+        source: a numpy or JAX array (N, d), or `Blocks`. It is never written to.
+        centre: (d,), where lengths and directions are measured from; None: 0, the rows are differences already.
+        index: which rows of the source these are; None: all.
+        mixing: (n, len(index)): these rows are combinations of those; what is missing in the sum of a row of it
+            is taken of the centre.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        centre: np.ndarray | None = None,
+        index: np.ndarray | None = None,
+        mixing: np.ndarray | None = None,
+    ):
+        self.source, self.centre, self.mixing = source, centre, mixing
+        self.index = np.arange(source.shape[0]) if index is None else index
+        self.n = len(self.index) if mixing is None else len(mixing)
+        self.d = int(source.shape[1])
+        self.dtype = source.dtype
+
+    # ----- new rows from these ------------------------------------------------------------------------
+
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """Only these rows."""
+        if self.mixing is not None:
+            rows = Rows(self.source, self.centre, self.index, self.mixing[chosen])
+        else:
+            rows = Rows(self.source, self.centre, self.index[chosen])
+        for name in ("_points", "distances"):
+            if name in self.__dict__:
+                most = np.append(chosen, self.n) if name == "_points" else chosen
+                rows.__dict__[name] = self.__dict__[name][np.ix_(most, most)]
+        return rows
+
+    def mixed(self, mixing: np.ndarray) -> "Rows":
+        """Rows mixing (k, n) · these, what is missing in the sum of a row of it taken of the centre."""
+        whole = mixing if self.mixing is None else mixing @ self.mixing
+        rows = Rows(self.source, self.centre, self.index, whole)
+        affine = np.hstack([mixing, 1.0 - mixing.sum(1, keepdims=True)])
+        affine = np.vstack([affine, np.eye(1, self.n + 1, self.n)])
+        _ = self.distances  # so that the inner products are well conditioned
+        rows.__dict__["_points"] = affine @ self._points @ affine.T
+        return rows
+
+    # ----- geometry -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _points(self) -> np.ndarray:
+        """(n + 1, n + 1) inner products of the rows and, last, the centre, about an origin."""
+        return self._gram(None)
+
+    def _gram(self, origin: np.ndarray | None) -> np.ndarray:
+        """About `origin` (d,), or about the centre."""
+        n = len(self.index)
+        found = np.zeros((n + 1, n + 1))
+        if origin is None:
+            found[:n, :n] = self._sum(
+                np.zeros((n, n)), lambda k, x, rows, at, total: k.gram(x, rows, at(self.centre), None, total)
+            )
+            return found
+        zero = np.zeros(self.d) if self.centre is None else self.centre
+        return self._sum(found, lambda k, x, rows, at, total: k.gram(x, rows, at(origin), at(zero), total))
+
+    @cached_property
+    def distances(self) -> np.ndarray:
+        """(n, n) ‖x_i − x_j‖² in float64, never negative, 0 on the diagonal and between equal rows."""
+        found = _apart(self._points)
+        if self.mixing is None and self._near(found, _CANCELLED).any():
+            # The rows are close together and far from the centre: about their median nothing cancels, and
+            # no single client can move it.
+            self.__dict__["_points"] = self._gram(np.asarray(self.median(), np.float64))
+            self._unite(self._near(_apart(self._points), _EQUAL))
+            found = _apart(self._points)
+        return np.asarray(found[:-1, :-1])
+
+    def _near(self, apart: np.ndarray, share: float) -> np.ndarray:
+        """(n, n) bool, below the diagonal: pairs that are closer than `share` of their lengths' squares."""
+        lengths = np.diag(self._points)[:-1]
+        return np.asarray(np.tril(apart[:-1, :-1] <= share * (lengths[:, None] + lengths[None]), -1))
+
+    def _unite(self, near: np.ndarray) -> None:
+        """Equal rows get the same inner products, to the last bit."""
+        for i in np.flatnonzero(near.any(1)):
+            j = int(np.flatnonzero(near[i])[0])
+            if all(np.array_equal(x[self.index[i]], x[self.index[j]]) for _, x in self._pieces()):
+                points = self._points
+                points[i], points[:, i] = points[j], points[:, j]
+                points[i, i] = points[i, j] = points[j, i] = points[j, j]
+
+    @property
+    def from_centre(self) -> np.ndarray:
+        """(n,) ‖x_i − centre‖², in float64."""
+        _ = self.distances
+        return np.asarray(_apart(self._points)[:-1, -1])
+
+    @property
+    def inner(self) -> np.ndarray:
+        """(n, n) inner products of x_i − centre, in float64."""
+        _ = self.distances
+        g = self._points
+        return np.asarray(g[:-1, :-1] - g[:-1, -1:] - g[-1:, :-1] + g[-1, -1])
+
+    def squared_to(self, point: np.ndarray) -> np.ndarray:
+        """(n,) ‖x_i − point‖² in float64, by a pass over the data; not for mixed rows."""
+        return self._sum(
+            np.zeros(self.n), lambda k, x, rows, at, total: k.squared_to(x, rows, at(point), total)
+        )
+
+    # ----- results ------------------------------------------------------------------------------------
+
+    def combine(self, coefficients: np.ndarray) -> np.ndarray:
+        """Σ c_i x_i + (1 − Σ c_i) centre, (d,) in float64 arithmetic, in the dtype of the rows."""
+        whole = coefficients if self.mixing is None else coefficients @ self.mixing
+        return self._assemble(
+            lambda x, at, out: _host().combined(x, self.index, whole, at(self.centre), out),
+            lambda x, at: device.combined(x, whole[None], self.centre)[0],
+        )
+
+    def matrix(self) -> np.ndarray:
+        """These rows as a new array (n, d) in the dtype of the source."""
+        mixing = np.eye(self.n) if self.mixing is None else self.mixing
+        out = np.empty((self.n, self.d), self.dtype)
+        for low, x in self._pieces():
+            here = slice(low, low + x.shape[1])
+            _host().mixed(x, self.index, mixing, self._part(self.centre, here), out[:, here])
+        return out
+
+    def median(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """(d,) the median of every column, of an even number the midpoint; with weights, by mass."""
+        if weights is not None:
+            return self._weighted(weights, -1.0)
+        return self.ranks((self.n - 1) // 2, self.n // 2)
+
+    def trimmed_mean(self, mass: float, weights: np.ndarray) -> np.ndarray:
+        """(d,) the weighted mean of every column without the mass `mass` at either end."""
+        return self._weighted(weights, mass)
+
+    def ranks(self, first: int, last: int) -> np.ndarray:
+        """(d,) the mean of the ranks first … last of every column, counted from 0."""
+        network = networks.pruned(self.n, range(first, last + 1))
+        kernel = _kernels().middle
+        return self._columns(
+            lambda x, rows, low, high, out: kernel(x, rows, low, high, network, first, last, out),
+            lambda x: device.middle(x, first, last),
+        )
+
+    def around_median(self, keep: int) -> np.ndarray:
+        """(d,) the mean of the `keep` values nearest the median of every column."""
+        network = networks.pruned(self.n, range(self.n))
+        kernel = _kernels().around
+        return self._columns(
+            lambda x, rows, low, high, out: kernel(x, rows, low, high, network, keep, out),
+            lambda x: device.around(x, keep),
+        )
+
+    def per_column(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """(d,) `function` of blocks of columns (n, w) → (w,), for rules that need nothing faster."""
+        out = np.empty(self.d, np.float64)
+        for low, x in self._pieces(_SEGMENT):
+            tile = x[self.index]
+            if self.mixing is not None:
+                tile = self.mixing @ tile
+            out[low : low + x.shape[1]] = function(tile)
+        return out
+
+    def some_columns(self, chosen: np.ndarray) -> np.ndarray:
+        """(n, b) the chosen columns (ascending) in float64."""
+        found = []
+        for low, x in self._pieces():
+            here = chosen[(chosen >= low) & (chosen < low + x.shape[1])] - low
+            found.append(x[np.ix_(self.index, here)].astype(np.float64))
+        base = np.hstack(found)
+        if self.mixing is None:
+            return base
+        rest = 0.0 if self.centre is None else np.outer(1.0 - self.mixing.sum(1), self.centre[chosen])
+        return np.asarray(self.mixing @ base + rest)
+
+    def broken(self) -> np.ndarray:
+        """(n,) bool: which rows hold a number that is not finite (in float64: or beyond 2⁵⁰⁰)."""
+        if self._on_device:
+            return device.broken(self.source[self.index])
+        found = np.zeros(len(self.index), bool)
+        for _, x in self._pieces():
+            found |= _host().broken(x, self.index, _LIMIT[x.dtype.type])
+        return found
+
+    def broken_rows(self, geometric: bool) -> np.ndarray:
+        """As `broken`; where distances are asked for anyway, by their pass."""
+        if not geometric or self.dtype == np.float64 or not self.d:
+            return self.broken()
+        with np.errstate(invalid="ignore"):
+            return np.asarray(~np.isfinite(np.diag(self._points))[:-1])
+
+    # ----- passes -------------------------------------------------------------------------------------
+
+    @property
+    def _on_device(self) -> bool:
+        return isinstance(self.source, jax.Array) and _accelerated(self.source)
+
+    def _pieces(self, width: int | None = None) -> Iterator[tuple[int, np.ndarray]]:
+        """(first column, float32 or float64 array of all the source's rows), in the order of the columns.
+
+        All but the last are multiples of the kernels' unit of work wide, whatever the source's blocks are.
+        """
+        if not isinstance(self.source, Blocks):
+            whole = np.asarray(self.source)
+            if whole.dtype in (np.float32, np.float64) and width is None:
+                yield 0, whole
+                return
+            for low in range(0, self.d, width or _SEGMENT):
+                yield low, _wide_enough(whole[:, low : low + (width or _SEGMENT)])
+            return
+        low, waiting, columns = 0, [], 0
+        for block in self.source:
+            at = 0
+            while at < block.shape[1]:
+                part = block[:, at : at + _SEGMENT - columns]
+                waiting.append(part)
+                at, columns = at + part.shape[1], columns + part.shape[1]
+                if columns == _SEGMENT:
+                    yield low, _wide_enough(np.hstack(waiting))
+                    low, waiting, columns = low + columns, [], 0
+        if waiting:
+            yield low, _wide_enough(np.hstack(waiting))
+
+    def _part(self, vector: np.ndarray | None, here: slice) -> np.ndarray | None:
+        return None if vector is None else vector[here]
+
+    def _sum(self, total: np.ndarray, work: Callable[..., Any]) -> np.ndarray:
+        """work(kernels, x, rows, at, total) adds a piece; at(vector) is the piece's part of a (d,) vector."""
+        if self._on_device:
+            return np.asarray(work(_OnDevice, self.source[self.index], None, lambda v: v, total))
+        for low, x in self._pieces():
+            here = slice(low, low + x.shape[1])
+            work(_host(), x, self.index, lambda v, here=here: self._part(v, here), total)
+        return total
+
+    def _assemble(self, on_host: Callable[..., None], on_device: Callable[..., Any]) -> np.ndarray:
+        if self._on_device:
+            return self._rounded(on_device(self.source[self.index], None))
+        out = np.empty(self.d, np.float64 if self.dtype == np.float64 else np.float32)
+        for low, x in self._pieces():
+            here = slice(low, low + x.shape[1])
+            on_host(x, lambda v, here=here: self._part(v, here), out[here])
+        return self._rounded(out)
+
+    def _columns(self, kernel: Callable[..., None], on_device: Callable[[Any], Any]) -> np.ndarray:
+        def moved(x: Any, at: Any) -> Any:
+            return on_device(x if self.mixing is None else device.combined(x, self.mixing, self.centre))
+
+        return self._assemble(
+            lambda x, at, out: _host().over_columns(kernel, x, self.index, self.mixing, at(self.centre), out),
+            moved,
+        )
+
+    def _weighted(self, weights: np.ndarray, trim: float) -> np.ndarray:
+        bound, kernel = float(np.sum(weights)), _kernels().weighted
+        moved = (
+            Rows(np.asarray(self.source), self.centre, self.index, self.mixing) if self._on_device else self
+        )
+        return moved._columns(
+            lambda x, rows, low, high, out: kernel(x, rows, low, high, weights, bound, trim, out),
+            lambda x: x,
+        )
+
+    def _rounded(self, vector: Any) -> np.ndarray:
+        return np.asarray(vector).astype(self.dtype, copy=False)
+
+
+class _OnDevice:
+    """The device's sums with the host's arguments."""
+
+    @staticmethod
+    def gram(x: Any, rows: None, origin: Any, more: Any, total: np.ndarray) -> np.ndarray:
+        return device.gram(x, origin, more)
+
+    @staticmethod
+    def squared_to(x: Any, rows: None, point: Any, total: np.ndarray) -> np.ndarray:
+        return device.squared_to(x, jnp.asarray(point))
+
+
+def _apart(points: np.ndarray) -> np.ndarray:
+    """Squared distances from inner products, never negative, 0 on the diagonal."""
+    lengths = np.diag(points)
+    found = np.maximum(lengths[:, None] + lengths[None] - 2.0 * points, 0.0)
+    np.fill_diagonal(found, 0.0)
+    return np.asarray(found)
+
+
+def _wide_enough(x: np.ndarray) -> np.ndarray:
+    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+
+
+def _accelerated(array: jax.Array) -> bool:
+    return all(d.platform != "cpu" for d in array.devices())
+
+
+def _host() -> Any:
+    from dure.aggregation.kernels import host  # numba takes a second to import
+
+    return host
+
+
+def _kernels() -> Any:
+    from dure.aggregation.kernels import columns
+
+    return columns

@@ -1,0 +1,268 @@
+"""What an aggregation rule is: a frozen dataclass, called with the updates of a round, that says what it did.
+
+A call goes the same way for every rule: malformed and non-finite updates are set aside and counted against f,
+the weights are checked, the condition that the rule's guarantee needs is checked, and only then the rule decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dure.aggregation.checking import as_rows, checked_vector, checked_weights
+from dure.aggregation.rows import Rows
+from dure.errors import ConfigError, DataError, DomainError
+
+
+class Aggregate(NamedTuple):
+    """What came of one call of a rule. Indices refer to the updates as they were given, from 0, ascending.
+
+    Attributes:
+        vector: (d,) the aggregate, in the dtype of the updates.
+        weights_used: (m,) float64: the aggregate is Σ weights_used[i] · updates[i], the rest up to 1 times the
+            centre. None where it is no combination of the rows (a median of columns).
+        selected: which updates the rule kept; None where it doesn't choose among them.
+        dropped: which updates were not finite or malformed.
+        scores: (m,) float64, the rule's own measure of suspicion, larger is worse; NaN for those set aside; or None.
+        state: the rule's memory for the next call; None for a rule without.
+        flags: what a careful reader must know, such as "more updates dropped than f".
+        details: further numbers of the rule, by name.
+    """
+
+    vector: np.ndarray
+    weights_used: np.ndarray | None
+    selected: np.ndarray | None
+    dropped: np.ndarray
+    scores: np.ndarray | None
+    state: dict[str, np.ndarray] | None = None
+    flags: tuple[str, ...] = ()
+    details: Mapping[str, Any] = {}
+
+
+class Decision(NamedTuple):
+    """What a rule makes of n sound rows: a vector (d,), coefficients (n,), or rows to average.
+
+    `scores` (n,) and `selected` refer to the rows that the rule was given.
+    """
+
+    vector: np.ndarray | None = None
+    coefficients: np.ndarray | None = None
+    selected: np.ndarray | None = None
+    scores: np.ndarray | None = None
+    state: dict[str, np.ndarray] | None = None
+    flags: tuple[str, ...] = ()
+    details: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a rule may know beside the rows.
+
+    Attributes:
+        f: hostile rows that are left to reckon with, after dropped ones were counted.
+        weights: (n,) float64 weights of the rows; all 1 where none were given.
+        key: an integer that everything random follows from, or None.
+        state: the rule's memory, as its last `Aggregate` returned it.
+        clients: (n,) client numbers.
+        server: (d,) the server's own update, or None.
+    """
+
+    f: int
+    weights: np.ndarray
+    key: int | None = None
+    state: dict[str, np.ndarray] | None = None
+    clients: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    server: np.ndarray | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether all weights are the same."""
+        return bool((self.weights == self.weights[0]).all())
+
+    def seed(self, rule: object) -> int:
+        """The key, for a rule that draws.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.key is None:
+            raise ConfigError(
+                f"{type(rule).__name__} draws at random: give key=, an integer that the draw follows from."
+            )
+        return self.key
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Defaults of an aggregation rule.
+
+    A rule says what it needs (`needs`) and what it makes of sound rows (`decide`).
+
+    Class attributes:
+        citation: the paper.
+        weighting: "mass": weights count as that many updates, and f means the mass of the f heaviest;
+            "selection": they only weight the average over those that the rule chose;
+            "none": the rule has no meaning for unequal weights, which raise.
+        geometric: the rule asks for distances first (non-finite rows then show in the same pass).
+        draws: it needs a key.
+    """
+
+    citation: ClassVar[str] = ""
+    weighting: ClassVar[str] = "none"
+    geometric: ClassVar[bool] = False
+    draws: ClassVar[bool] = False
+
+    # ----- what a rule says of itself -----------------------------------------------------------------
+
+    def hostile(self, m: int) -> int:
+        """f, the number of hostile ones among m updates that the rule reckons with; 0 for a rule without."""
+        return int(getattr(self, "f", 0))
+
+    def needs(self, n: int, f: int) -> str | None:
+        """The condition that fails for n updates with f hostile ones among them, or None."""
+        return None
+
+    def decide(self, rows: Rows, call: Call) -> Decision:
+        """What the rule makes of sound rows."""
+        raise NotImplementedError(f"{type(self).__name__} has no decide")
+
+    def kappa(self, n: int, f: int) -> float | None:
+        """κ such that ‖aggregate − honest mean‖² ≤ κ · (mean squared distance of honest updates from their mean).
+
+        For every choice of f hostile ones among n (Allouah et al., AISTATS 2023); None where none is known.
+        """
+        return None
+
+    # ----- calling it ---------------------------------------------------------------------------------
+
+    def check(self, n: int, f: int | None = None) -> None:
+        """Refuse n updates that the rule can't serve.
+
+        Raises:
+            DomainError: naming the rule, n, f and the condition.
+        """
+        f = self.hostile(n) if f is None else f
+        failed = self.needs(n, f)
+        if failed is not None:
+            raise DomainError(type(self).__name__, n, f, failed)
+
+    def __call__(
+        self,
+        updates: Any,
+        weights: Any = None,
+        *,
+        center: Any = None,
+        state: dict[str, np.ndarray] | None = None,
+        key: int | None = None,
+        clients: Any = None,
+        server: Any = None,
+    ) -> Aggregate:
+        """Aggregate the updates of a round.
+
+        Args:
+            updates: (m, d) floating-point array, numpy or JAX; `Blocks`; or m vectors (d,), of which those that
+                don't fit (by shape or dtype) are dropped. Differences y − w, not models, unless `center` is given.
+            weights: (m,) nonnegative; None: all equal. A client with weight 0 is left out.
+            center: (d,) where the updates are measured from, such as the previous model; None: 0.
+            state: what the last call returned as `state`; None at first.
+            key: an integer in [0, 2⁶³) that everything random follows from.
+            clients: (m,) client numbers, for rules that remember clients; None: 0 … m − 1.
+            server: (d,) the server's own update, for rules that compare with one (FLTrust).
+
+        Raises:
+            DataError: updates, weights or center can't be used: shape, dtype, values, or nothing is left.
+            ConfigError: unequal weights for a rule that has no meaning for them, or no key for one that draws.
+            DomainError: too few updates for f.
+        """
+        rows, malformed = as_rows(updates)
+        m = malformed.shape[0]
+        weights = checked_weights(weights, m)
+        rows.centre = checked_vector("center", center, rows.d)
+        server = checked_vector("server", server, rows.d)
+        clients = np.arange(m) if clients is None else np.asarray(clients)
+        if clients.shape != (m,):
+            raise DataError(
+                f"clients has shape {clients.shape}: it must be one number for each of the {m} updates."
+            )
+        used = np.flatnonzero(~malformed & (weights > 0))
+        rows = rows.take(np.searchsorted(np.flatnonzero(~malformed), used))
+        bad = rows.broken_rows(self.geometric)
+        dropped = np.flatnonzero(malformed)
+        if bad.any():
+            dropped = np.sort(np.concatenate([dropped, used[bad]]))
+            rows, used = rows.take(np.flatnonzero(~bad)), used[~bad]
+        if not len(used):
+            raise DataError(
+                f"None of the {m} updates can be used: {len(dropped)} are malformed or not finite, the others have "
+                "weight 0."
+            )
+        f = self.hostile(m)
+        flags = ("more updates dropped than f",) if len(dropped) > f > 0 else ()
+        call = Call(max(f - len(dropped), 0), weights[used], key, state, clients[used], server)
+        self._admit(rows.n, call)
+        decision = self.decide(rows, call)
+        return _aggregate(rows, call, decision, used, dropped, m, flags)
+
+    def _admit(self, n: int, call: Call) -> None:
+        self.check(n, call.f)
+        if self.weighting == "none" and not call.equal:
+            raise ConfigError(
+                f"{type(self).__name__} has no meaning for unequal weights (from {call.weights.min():g} to "
+                f"{call.weights.max():g}): leave them out, or choose a rule that honours them, such as Median, "
+                "TrimmedMean or GeometricMedian."
+            )
+        if self.weighting == "mass" and call.f and not call.equal:
+            heaviest, whole = float(np.sort(call.weights)[-call.f :].sum()), float(call.weights.sum())
+            if 2 * heaviest >= whole:
+                raise DomainError(
+                    type(self).__name__,
+                    n,
+                    call.f,
+                    f"2F < W, the {call.f} largest weights to be less than half (F={heaviest:g}, W={whole:g})",
+                    "Cap the weights (dure.aggregation.capped), or leave them out.",
+                )
+
+
+def _aggregate(
+    rows: Rows,
+    call: Call,
+    decision: Decision,
+    used: np.ndarray,
+    dropped: np.ndarray,
+    m: int,
+    flags: tuple[str, ...],
+) -> Aggregate:
+    coefficients = decision.coefficients
+    if coefficients is None and decision.selected is not None:
+        coefficients = np.zeros(rows.n)
+        chosen = call.weights[decision.selected]
+        coefficients[decision.selected] = chosen / chosen.sum()
+    vector = decision.vector
+    if vector is None:
+        assert coefficients is not None
+        vector = rows.combine(coefficients)
+
+    def spread(values: np.ndarray | None, rest: float) -> np.ndarray | None:
+        if values is None:
+            return None
+        whole = np.full(m, rest)
+        whole[used] = values
+        return whole
+
+    selected = None if decision.selected is None else used[np.sort(decision.selected)]
+    return Aggregate(
+        vector,
+        spread(coefficients, 0.0),
+        selected,
+        dropped,
+        spread(decision.scores, np.nan),
+        decision.state,
+        flags + decision.flags,
+        decision.details,
+    )
+
+
+def half(n: int, f: int) -> str | None:
+    """The condition 2f < n of most rules."""
+    return None if 2 * f < n else "2f < n"
