@@ -16,6 +16,7 @@ ROOMS = [
     {"devices"},
     {"keys"},
     {"aggregation", "channel"},
+    {"attacks"},
     {"oracles"},
     {"algorithms", "models", "data", "flower"},
     {"population"},
