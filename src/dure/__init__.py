@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dure import boosting, data, decentralized, distillation, flower, models, statistics, trackers
+    from dure import (
+        aggregation,
+        attacks,
+        boosting,
+        data,
+        decentralized,
+        distillation,
+        flower,
+        models,
+        statistics,
+        trackers,
+    )
     from dure.algorithms import (
         APFL,
         IFCA,
@@ -62,6 +73,7 @@ if TYPE_CHECKING:
         Scaffold,
         Server,
         Update,
+        WorkerMomentum,
     )
     from dure.config.advice import advise
     from dure.data import Federated
@@ -132,6 +144,7 @@ _NAMES = {
         "Scaffold",
         "Server",
         "Update",
+        "WorkerMomentum",
     ),
     "dure.config.advice": ("advise",),
     "dure.data": ("Federated",),
@@ -151,7 +164,18 @@ _NAMES = {
     "dure.simulation.sweep": ("sweep",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = ("boosting", "data", "decentralized", "distillation", "flower", "models", "statistics", "trackers")
+_ROOMS = (
+    "aggregation",
+    "attacks",
+    "boosting",
+    "data",
+    "decentralized",
+    "distillation",
+    "flower",
+    "models",
+    "statistics",
+    "trackers",
+)
 
 __all__ = [
     "APFL",
@@ -224,7 +248,10 @@ __all__ = [
     "Update",
     "Variables",
     "Weighted",
+    "WorkerMomentum",
     "advise",
+    "aggregation",
+    "attacks",
     "binary",
     "boosting",
     "classification",

@@ -33,6 +33,7 @@ from dure.algorithms.perfedavg import PerFedAvg
 from dure.algorithms.pfedme import PFedMe
 from dure.algorithms.proximal import L1, Ball, Box
 from dure.algorithms.scaffold import Scaffold
+from dure.algorithms.workermomentum import WorkerMomentum
 
 #: All methods by what they are for, in the order of the catalogue.
 GROUPS: dict[str, tuple[type[Algorithm], ...]] = {
@@ -44,6 +45,7 @@ GROUPS: dict[str, tuple[type[Algorithm], ...]] = {
     "Personal models": (FineTuning, LocalOnly, Ditto, PFedMe, APFL, PerFedAvg),
     "Partial sharing": (FedPer, FedRep, FedBN, LGFedAvg, FedBABU),
     "Low-rank adapters": (FedIT, FFALoRA, FedExLoRA, FLoRA, FlexLoRA),
+    "Hostile clients": (WorkerMomentum,),
     "Clusters and hierarchies": (IFCA, HierFAVG),
 }
 ALL: tuple[type[Algorithm], ...] = tuple(method for group in GROUPS.values() for method in group)
@@ -103,4 +105,5 @@ __all__ = [
     "Server",
     "Solution",
     "Update",
+    "WorkerMomentum",
 ]

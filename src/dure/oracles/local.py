@@ -93,6 +93,7 @@ class JaxOracle:
         frozen: Float32[Array, " f"] | None = None,
         rate: Any = 1.0,
         repeats: int = 1,
+        project: Callable[[Array], Array] | None = None,
     ) -> Solution:
         """Run the local optimizer on F_k(y) + ⟨linear, y⟩ + (prox/2)‖y − anchor‖² from y = start.
 
@@ -113,6 +114,7 @@ class JaxOracle:
             frozen: (f,), the frozen parameters in the place of the model's own (FedEx-LoRA).
             rate: factor on every displacement (FedLin's 1/τ_k).
             repeats: how many times the client's plan is gone through, at least 1.
+            project: (d,) → (d,), what becomes of the iterate after every step, such as its projection to a set.
 
         Raises:
             ConfigError: the optimizer's displacement is asked for (`gain`) and has no meaning; `train` is
@@ -122,7 +124,7 @@ class JaxOracle:
         reader = replace(self._reader, loss=loss, penalty=penalty, frozen=frozen)
         moving = self._moving(train)
         has_prox = not (isinstance(prox, float) and prox == 0.0)
-        if direction is None and loss is None and penalty is None:
+        if direction is None and loss is None and penalty is None and project is None:
             terms = {
                 "linear": linear,
                 "prox": prox if has_prox else None,
@@ -156,6 +158,8 @@ class JaxOracle:
             moves, new_state = transformation.update(_those(moving, g), state, _those(moving, y))
             moves = [scaled(rate, scaled(scale, mi)) for mi in moves]
             new_y = _add(moving, y, moves)
+            if project is not None:
+                new_y = reader.split(project(reader.join(new_y)))
             new = _Carry(s + 1, new_y, new_state, new_buffers, total + loss * rows, seen + rows)
             if not shared.masked and shared.max_steps > 1:
                 return new

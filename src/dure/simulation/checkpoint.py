@@ -41,6 +41,8 @@ def save(directory: Path, engine: Engine, at: Checkpoint) -> None:
 
     leaves = jax.device_get(jax.tree.leaves(engine.model))
     tensors = {f"model/{i}": np.array(leaf, order="C") for i, leaf in enumerate(leaves)}
+    if engine.defence is not None:
+        tensors |= {f"memory/{name}": np.array(x, order="C") for name, x in engine.defence.snapshot().items()}
     if engine.store is not None:
         tensors |= engine.store.snapshot()
     folder = directory / "checkpoint"
@@ -109,7 +111,9 @@ def _restore(engine: Engine, tensors: dict[str, np.ndarray], round: int, path: P
                 f"The checkpoint {path} does not fit the model: array {i} is {there}, not {leaf.dtype}{leaf.shape}."
             )
     model: Model = jax.tree.unflatten(structure, found)
-    engine.restore(model, round, {k: v for k, v in tensors.items() if k.startswith("client_")})
+    client_state = {k: v for k, v in tensors.items() if k.startswith("client_")}
+    memory = {k.removeprefix("memory/"): v for k, v in tensors.items() if k.startswith("memory/")}
+    engine.restore(model, round, client_state, memory)
 
 
 def _file(folder: Path, round: int, ending: str) -> Path:

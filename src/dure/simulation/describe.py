@@ -17,6 +17,7 @@ from dure.oracles.optimizer import response
 from dure.oracles.problem import FROZEN
 from dure.run import layout as files
 from dure.simulation.engine import Engine
+from dure.simulation.settings import Settings
 
 
 def plain(thing: Any) -> Any:
@@ -66,6 +67,7 @@ def config(
             "estimator": chosen.estimator,
             "lost_uploads": plain(chosen.lost_uploads),
         },
+        **_hostility(chosen),
         "local": {
             "epochs": chosen.work.epochs,
             "steps": chosen.work.steps,
@@ -98,6 +100,23 @@ def config(
             "fingerprint": engine.data.fingerprint(),
         },
         "experiment": None if experiment is None else dict(experiment),
+    }
+
+
+def _hostility(chosen: Settings) -> dict[str, Any]:
+    """The aggregation rule and the attack, for runs that have them."""
+    if chosen.aggregator is None:
+        return {}
+    rule = {
+        "rule": plain(chosen.aggregator),
+        "too_few": chosen.too_few,
+        "weight_cap": plain(chosen.weight_cap),
+    }
+    if chosen.enemy is None:
+        return {"aggregator": rule}
+    return {
+        "aggregator": rule,
+        "attack": {"kind": plain(chosen.enemy.attack), "attackers": list(chosen.enemy.ids)},
     }
 
 

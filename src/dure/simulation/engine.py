@@ -16,11 +16,14 @@ from dure.oracles.problem import FROZEN
 from dure.oracles.task import as_task
 from dure.simulation import hyper, schedule
 from dure.simulation.cohort import Room, RoundInputs, plan_round, sizes_of
+from dure.simulation.defence import defence
+from dure.simulation.gathered import gathered_round
+from dure.simulation.hostile import poisoned
 from dure.simulation.messages import message_bytes
 from dure.simulation.outside import bound, client_error, failed, local_work, with_failures
 from dure.simulation.packing import client_state_shape, own_part, state_size
 from dure.simulation.places import Places
-from dure.simulation.program import compiled_round, measured_round, round_function
+from dure.simulation.program import compiled_round, compiled_work, measured_round, round_function
 from dure.simulation.results import Launched, RoundResult, result_of
 from dure.simulation.setting import check_setting
 from dure.simulation.settings import Settings
@@ -61,6 +64,7 @@ class Engine:
     ):
         task = as_task(task, data)
         check_parts(algorithm, task)
+        data = poisoned(data, settings.enemy, settings.seed, task.input, task.target)
         settings = local_work(task, settings)
         self.task, self.data, self.settings = task, data, settings
         algorithm.check(data.clients)
@@ -89,6 +93,7 @@ class Engine:
         self.model, at_first = self._begin(start)
         self._client_state = client_state_shape(algorithm, *at_first)
         check_setting(algorithm, settings, data, self._client_state is not None)
+        self.defence = defence(settings)
         self._store = make_store(algorithm, settings, data.clients, self._client_state, at_first, directory)
         self._uncommitted: Any = None
         self._planned: Any = None
@@ -127,15 +132,23 @@ class Engine:
             self._seen.add(statics)
             self.compilations += 1
         with self.mode():
-            function = round_function(statics) if self.settings.eager else compiled_round(statics)
-            self.model, states, report, outcome = function(
-                self.model, self.numbers, self.columns, *self._put(number, inputs)
+            launched, states = (
+                self._summed(number, statics, inputs)
+                if self.defence is None
+                else gathered_round(self, self.defence, number, statics, inputs)
             )
         self.round = number
-        launched = Launched(number, inputs.facts, report, outcome)
         if self._store is not None:
             self._uncommitted = (launched, states)
         return launched
+
+    def _summed(self, number: int, statics: Statics, inputs: RoundInputs) -> tuple[Launched, Any]:
+        """A round as one program: (what is known of it, proposed client states)."""
+        function = round_function(statics) if self.settings.eager else compiled_round(statics)
+        self.model, states, report, outcome = function(
+            self.model, self.numbers, self.columns, *self.put(number, inputs)
+        )
+        return Launched(number, inputs.facts, report, outcome), states
 
     def plan_ahead(self) -> None:
         """Build the next round's plan while the devices compute this one."""
@@ -157,8 +170,16 @@ class Engine:
         """Wait until all launched rounds are done."""
         jax.block_until_ready(self.model)
 
-    def restore(self, model: Model, round: int, client_state: dict[str, np.ndarray]) -> None:
-        """Go back to a checkpoint's state."""
+    def restore(
+        self,
+        model: Model,
+        round: int,
+        client_state: dict[str, np.ndarray],
+        memory: dict[str, np.ndarray] | None = None,
+    ) -> None:
+        """Go back to a checkpoint's state; `memory` is the aggregation rule's and the attack's."""
+        if self.defence is not None:
+            self.defence.restore(memory or {})
         self.model = devices.put(model, self._whole)
         self.round = round
         self._planned = self._uncommitted = None
@@ -223,9 +244,10 @@ class Engine:
             self.settings.estimator == "ratio",
             self._cpu,
             self.settings.eager,
+            self.defence is not None,
         )
 
-    def _put(self, number: int, inputs: RoundInputs) -> tuple[Any, Any]:
+    def put(self, number: int, inputs: RoundInputs) -> tuple[Any, Any]:
         """What the host sends for a round, on the devices."""
         packed = inputs.places.pack(number, inputs.unit, inputs.order, inputs.clients)
         state = self.states(inputs.facts.ids, inputs.facts.seats, inputs.clients.weight.shape)
@@ -233,6 +255,10 @@ class Engine:
             return packed, state
         placed: tuple[Any, Any] = self.split((packed, state))
         return placed
+
+    def whole(self, arrays: Any) -> Any:
+        """Arrays, all of them on every device."""
+        return devices.put(arrays, self._whole)
 
     def split(self, arrays: Any) -> Any:
         """Arrays (devices, …), each device's part on it."""
@@ -264,9 +290,13 @@ class Engine:
         facts = launched.facts
         assert self._store is not None
         taken = steps[facts.seats] > 0
+        if states is None:  # a round that was not begun
+            return
         rows = np.asarray(states)[facts.seats]
         if not (self.algorithm.own or self.algorithm.private_buffers):
             taken &= (verdict[facts.seats] == 0) & (facts.weights > 0) & finite
+            if launched.account is not None:
+                taken &= launched.account.selected & (launched.account.weight != 0)
         elif not finite:  # what belongs to the update stays as it was, what is the client's own does not
             own = own_part(self.algorithm, self._client_state)
             rows = np.where(own, rows, self._store.gather(facts.ids))
@@ -324,7 +354,8 @@ class Engine:
         def run(option: schedule.Schedule) -> Any:
             self.schedule, self._room = option, Room()
             statics, inputs = self.plan(1)
-            return measured_round(statics)(self.model, self.numbers, self.columns, *self._put(1, inputs))
+            measured = compiled_work(statics) if statics.gather else measured_round(statics)
+            return measured(self.model, self.numbers, self.columns, *self.put(1, inputs))
 
         key = (self.task, self.layout, self._structures, self.settings.work, self.mesh, tuple(options))
         chosen = schedule.choose(options, key, run)

@@ -47,11 +47,26 @@ class Loop:
         test = None if blind else data.central_test
         self.central = None if test is None or every is None else self._evaluation(test)
         self.own = None if data.client_test is None or blind else self._evaluation(data.client_test)
+        self.backdoor = None if blind or every is None or test is None else self._backdoor(test)
         self.personal = None
         if self.own is not None and has_personal(engine.algorithm):
             self.personal = PersonalEvaluation(engine)
         self.better = {"loss": False, **{m.name: m.higher_is_better for m in task.metrics}}
         self.saved_at = time.monotonic()
+
+    def _backdoor(self, test: Mapping[str, np.ndarray]) -> Evaluation | None:
+        """The central test rows with the attack's trigger, and the attacker's labels on them."""
+        engine = self.engine
+        enemy, task = engine.settings.enemy, engine.task
+        if enemy is None:
+            return None
+        found = enemy.attack.trigger(
+            np.asarray(test[task.input]), np.asarray(test[task.target]), engine.data.classes
+        )
+        if found is None:
+            return None
+        inputs, targets, counts = found
+        return self._evaluation({task.input: inputs[counts], task.target: targets[counts]})
 
     def _evaluation(self, columns: Mapping[str, np.ndarray]) -> Evaluation:
         return Evaluation(self.engine.task, self.engine.layout, self.engine.mesh, columns)
@@ -83,18 +98,19 @@ class Loop:
             if self._checkpoint_due():
                 self._save()
 
-    def _start_evaluation(self, round: int) -> tuple[Any, Any]:
+    def _start_evaluation(self, round: int) -> tuple[Any, Any, Any]:
         """Begin the evaluations that are due; the devices do them behind the round."""
         engine, last = self.engine, round == self.rounds
-        central = own = None
+        central = own = backdoor = None
         if self.central is not None and (last or round % (self.every or 1) == 0):
             central = self.central.start(engine.vector(), engine.model)
+            backdoor = None if self.backdoor is None else self.backdoor.start(engine.vector(), engine.model)
         if self.own is not None and (last or (self.clients_every and round % self.clients_every == 0)):
             own = self.own.start(engine.vector(), engine.model)
-        return central, own
+        return central, own, backdoor
 
     def _record(
-        self, launched: Launched | None, evaluations: tuple[Any, Any], begin: float, compilations: int
+        self, launched: Launched | None, evaluations: tuple[Any, Any, Any], begin: float, compilations: int
     ) -> None:
         engine = self.engine
         result = None if launched is None else engine.collect(launched)
@@ -102,10 +118,13 @@ class Loop:
             self.uplink += engine.uplink_message * result.senders
             self.downlink += engine.downlink_message * len(result.ids)
         record = round_record(engine, result, self.uplink, self.downlink)
-        central, own = evaluations
+        central, own, backdoor = evaluations
         if central is not None:
             assert self.central is not None
             record |= {f"test_{k}": v for k, v in self.central.totals(central).items()}
+        if backdoor is not None:
+            assert self.backdoor is not None
+            record |= {f"backdoor_{k}": v for k, v in self.backdoor.totals(backdoor).items()}
         if own is not None:
             record |= self._clients(engine.round, own)
         check(engine.task, engine.round, engine.data, engine.settings.client_errors)

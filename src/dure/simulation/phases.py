@@ -14,10 +14,11 @@ from dure.aggregation import mean
 from dure.errors import ConfigError
 from dure.oracles.local import JaxOracle
 from dure.oracles.problem import ClientPlan, Shared
+from dure.simulation.hostile import ATTACKERS, HostileOracle
 from dure.simulation.packing import keep, own_part, pack, unpack, whole
 from dure.simulation.places import Clients
 from dure.simulation.statics import Payload, Phase, Report, Statics, shapes_of, things
-from dure.simulation.verdict import judge
+from dure.simulation.verdict import TOO_LARGE, judge
 
 #: Below every counter; stands for a client that was not used.
 _NO_COUNT = np.iinfo(np.int32).min
@@ -61,7 +62,8 @@ def client_of(
     kept = unpack(statics.client_state, packed)
     if kept.floats is not None:
         shared = replace(shared, floats=kept.floats, ints=whole(kept.ints))
-    return kept.state, JaxOracle(shared, plan, turns, blocks)
+    oracle = JaxOracle if ATTACKERS not in shared.columns else HostileOracle
+    return kept.state, oracle(shared, plan, turns, blocks)
 
 
 def ask(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared) -> Callable[..., Any]:
@@ -97,6 +99,8 @@ def work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared) ->
         sends_buffers = statics.layout.buffer_size and not algorithm.private_buffers
         payload = Payload(update, seen.floats if sends_buffers else None)
         norm, verdict = judge(payload, seen.loss, weight)
+        if statics.gather:  # the exact sums have a largest term, a rule that sees the rows has none
+            verdict = verdict & ~TOO_LARGE
         verdict = jnp.where(weight > 0, verdict, 0)
         used = (verdict == 0) & (weight > 0) & (seen.steps > 0)
         sends_ints = used if not algorithm.private_buffers else jnp.bool_(False)
@@ -117,17 +121,18 @@ def work(statics: Statics, algorithm: Any, broadcast: PyTree, shared: Shared) ->
 
 
 def all_clients(statics: Statics, shared: Shared, clients: Clients, one: Callable[..., Any]) -> Phase:
-    """All chunks of one device through `one`."""
+    """All chunks of one device through `one`: exact sums of what they send or, with `gather`, all of it."""
     arguments = (clients.plan, clients.weight, clients.state)
     first = jax.tree.map(lambda x: x[0, 0], arguments)
     example = shapes_of(statics, one, *first, clients.turns[0], clients.blocks[0])
-    sums = mean.start(example[0])
+    sums: Any = None if statics.gather else mean.start(example[0])
+    sent = _room(example[0], clients.weight.shape) if statics.gather else None
     ints = jnp.full_like(shared.ints, _NO_COUNT)
     reports = jax.tree.map(lambda x: jnp.zeros(clients.weight.shape, x.dtype), example[4])
-    carry = (jnp.int32(0), Phase(sums, ints, jnp.int32(0), reports, clients.state))
+    carry = (jnp.int32(0), Phase(sums, ints, jnp.int32(0), reports, clients.state, sent))
 
     def chunk(carry: Any) -> Any:
-        c, (sums, ints, accepted, reports, states) = carry
+        c, (sums, ints, accepted, reports, states, sent) = carry
         plan, weight, packed = jax.tree.map(
             lambda x: lax.dynamic_index_in_dim(x, c, 0, keepdims=False),
             (clients.plan, clients.weight, states),
@@ -136,24 +141,29 @@ def all_clients(statics: Statics, shared: Shared, clients: Clients, one: Callabl
         if statics.width == 1:
             plan, weight, packed = jax.tree.map(lambda x: x[0], (plan, weight, packed))
             payload, used, own, count, report, kept = one(plan, weight, packed, turns, blocks)
-            sums = mean.add(sums, payload, used)
+            sums = None if statics.gather else mean.add(sums, payload, used)
             ints = jnp.maximum(ints, own)
-            report, kept = jax.tree.map(lambda x: x[None], (report, kept))
+            report, kept, payload = jax.tree.map(lambda x: x[None], (report, kept, payload))
         else:
             payload, used, own, count, report, kept = jax.vmap(lambda p, w, s: one(p, w, s, turns, blocks))(
                 plan, weight, packed
             )
-            sums = mean.add_rows(sums, payload, used)
+            sums = None if statics.gather else mean.add_rows(sums, payload, used)
             ints = jnp.maximum(ints, own.max(0))
-        reports, states = jax.tree.map(
+        reports, states, sent = jax.tree.map(
             lambda whole, part: lax.dynamic_update_index_in_dim(whole, part, c, 0),
-            (reports, states),
-            (report, kept),
+            (reports, states, sent),
+            (report, kept, payload if statics.gather else None),
         )
-        return c + 1, Phase(sums, ints, accepted + count.sum(), reports, states)
+        return c + 1, Phase(sums, ints, accepted + count.sum(), reports, states, sent)
 
     phase: Phase = lax.while_loop(lambda k: k[0] < clients.chunks, chunk, carry)[1]
     return phase
+
+
+def _room(example: PyTree, places: tuple[int, ...]) -> PyTree:
+    """Zeros for what a client in each place sends; `example` has the shapes of one client's."""
+    return jax.tree.map(lambda x: jnp.zeros((*places, *x.shape), x.dtype), example)
 
 
 def check_update(algorithm: Any, where: str, update: PyTree) -> None:

@@ -7,7 +7,7 @@ so none of this can be seen in the aggregate.
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,31 @@ from dure.simulation import phases
 from dure.simulation.statics import AXIS, Model, Outcome, Payload, Statics, things
 
 
-def round_function(statics: Statics) -> Callable[..., Any]:
-    """`f(model, numbers, columns, packed, state) -> (model, client state, Report, Outcome)`.
+class Worked(NamedTuple):
+    """What all clients together did in a round.
+
+    Attributes:
+        sums: exact sums of what they sent, or None with `Statics.gather`.
+        survey: the mean answer of a two-phase method, or None.
+        ints, accepted, round, unit: see `Model`, `RoundInfo` and `RoundInputs`.
+        state: (devices, chunks, width, s), or None.
+        report: (devices, chunks, width) each.
+        sent: with `Statics.gather` what each of them sent, a `Payload` of (devices, chunks, width, …).
+    """
+
+    sums: Any
+    survey: Any
+    ints: Array
+    accepted: Array
+    round: Array
+    unit: Array
+    state: Any
+    report: Any
+    sent: Any
+
+
+def work_function(statics: Statics) -> Callable[..., Worked]:
+    """`f(model, numbers, columns, packed, state) -> Worked`: the clients' part of a round.
 
     `numbers` are the hyper-parameters that `hyper.split` took out of (algorithm, optimizer); `packed` is what
     `Places.pack` makes; `state` (devices, chunks, width, s) the packed client state, or None.
@@ -32,7 +55,7 @@ def round_function(statics: Statics) -> Callable[..., Any]:
 
     def function(
         model: Model, numbers: Array, columns: Mapping[str, Array], packed: Array, state: Any
-    ) -> Any:
+    ) -> Worked:
         algorithm, _ = things(statics, numbers)
         broadcast = algorithm.broadcast(model.server)
 
@@ -59,13 +82,13 @@ def round_function(statics: Statics) -> Callable[..., Any]:
             worked = phases.all_clients(
                 statics, shared, clients, phases.work(statics, algorithm, broadcast, shared)
             )
-            sums, ints, accepted, report, state = worked
+            sums, ints, accepted, report, state, sent = worked
             if has_survey(algorithm):
                 report = report._replace(verdict=report.verdict | asked.report.verdict)
-            sums = _sum_devices(statics, sums)
+            sums = None if sums is None else _sum_devices(statics, sums)
             if statics.mesh.size > 1:
                 ints, accepted = lax.pmax(ints, AXIS), lax.psum(accepted, AXIS)
-            split = jax.tree.map(lambda x: x[None], (state, report))
+            split = jax.tree.map(lambda x: x[None], (state, report, sent))
             return sums, survey, ints, accepted, (shared.round, unit), split
 
         arguments = (numbers, broadcast, model.floats, model.ints, columns, packed, state)
@@ -78,9 +101,37 @@ def round_function(statics: Statics) -> Callable[..., Any]:
                 out_specs=(whole,) * 5 + (split,),
                 check_vma=False,
             )
-        sums, survey, ints, accepted, (round, unit), (state, report) = on_device(*arguments)
-        new, outcome = _apply(statics, algorithm, model, sums, survey, ints, accepted, round, unit)
-        return new, state, report, outcome
+        sums, survey, ints, accepted, (round, unit), (state, report, sent) = on_device(*arguments)
+        return Worked(sums, survey, ints, accepted, round, unit, state, report, sent)
+
+    return function
+
+
+def round_function(statics: Statics) -> Callable[..., Any]:
+    """`f(model, numbers, columns, packed, state) -> (model, client state, Report, Outcome)`, see `work_function`."""
+    work = work_function(statics)
+
+    def function(
+        model: Model, numbers: Array, columns: Mapping[str, Array], packed: Array, state: Any
+    ) -> Any:
+        worked = work(model, numbers, columns, packed, state)
+        algorithm, _ = things(statics, numbers)
+        average = _average(statics, worked.sums)
+        # Buffers are averaged whatever the estimator is; an estimate of a total would not be a statistic.
+        average = average._replace(floats=mean.ratio(worked.sums).floats)
+        share = mean.mass(worked.sums) * worked.unit if statics.ratio else worked.unit
+        new, outcome = _apply(statics, algorithm, model, average, share, worked)
+        return new, worked.state, worked.report, outcome
+
+    return function
+
+
+def apply_function(statics: Statics) -> Callable[..., Any]:
+    """`f(model, numbers, average, share, worked) -> (model, Outcome)`: the server's part, given the aggregate."""
+
+    def function(model: Model, numbers: Array, average: Payload, share: Array, worked: Worked) -> Any:
+        algorithm, _ = things(statics, numbers)
+        return _apply(statics, algorithm, model, average, share, worked)
 
     return function
 
@@ -97,7 +148,19 @@ def measured_round(statics: Statics) -> Any:
     return jax.jit(round_function(statics), **devices.for_all(statics.mesh))
 
 
-def _sum_devices(statics: Statics, sums: mean.Sums) -> mean.Sums:
+@lru_cache(maxsize=64)
+def compiled_work(statics: Statics) -> Any:
+    """The clients' part of a round, jitted."""
+    return jax.jit(work_function(statics), **devices.for_all(statics.mesh))
+
+
+@lru_cache(maxsize=64)
+def compiled_apply(statics: Statics) -> Any:
+    """The server's part of a round, jitted."""
+    return jax.jit(apply_function(statics), **devices.for_all(statics.mesh))
+
+
+def _sum_devices(statics: Statics, sums: Any) -> Any:
     if statics.mesh.size == 1:
         return sums
     with jax.enable_x64(True):
@@ -105,26 +168,19 @@ def _sum_devices(statics: Statics, sums: mean.Sums) -> mean.Sums:
     return whole
 
 
-def _average(statics: Statics, sums: mean.Sums) -> Payload:
+def _average(statics: Statics, sums: Any) -> Payload:
     average: Payload = mean.ratio(sums) if statics.ratio else mean.total(sums)
     return average
 
 
 def _apply(
-    statics: Statics,
-    algorithm: Any,
-    model: Model,
-    sums: mean.Sums,
-    survey: PyTree,
-    ints: Array,
-    accepted: Array,
-    round: Array,
-    unit: Array,
+    statics: Statics, algorithm: Any, model: Model, average: Payload, share: Array, worked: Worked
 ) -> tuple[Model, Outcome]:
     """The server's step; with nobody accepted, or a step that is not finite, the model stays as it is."""
-    average = _average(statics, sums)
-    share = mean.mass(sums) * unit if statics.ratio else unit
-    info = RoundInfo(round, accepted, accepted.astype(jnp.float32) / statics.population, share, survey)
+    accepted, ints = worked.accepted, worked.ints
+    info = RoundInfo(
+        worked.round, accepted, accepted.astype(jnp.float32) / statics.population, share, worked.survey
+    )
     server = algorithm.apply(model.server, average.update, info)
     found: Any = jax.tree.structure(server)
     expected: Any = jax.tree.structure(model.server)
@@ -133,9 +189,7 @@ def _apply(
             f"{type(algorithm).__name__}.apply returned {found}, but the server's state is {expected}. "
             "Return the same structure."
         )
-    # Buffers are averaged whatever the estimator is; an estimate of a total would not be a statistic.
-    averaged = mean.ratio(sums).floats
-    floats = model.floats if averaged is None else averaged
+    floats = model.floats if average.floats is None else average.floats
     ints = model.ints if algorithm.private_buffers else ints
     # All that the server keeps: a broken control or momentum would break the model a round later.
     finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(server)]).all()

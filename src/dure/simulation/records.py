@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dure.simulation.defence import Account
 from dure.simulation.engine import Engine
 from dure.simulation.results import RoundResult
 
@@ -39,6 +40,24 @@ def round_record(engine: Engine, result: RoundResult | None, uplink: int, downli
         "downlink_bytes": engine.downlink_message * len(result.ids),
         "cumulative_uplink_bytes": uplink,
         "cumulative_downlink_bytes": downlink,
+        **({} if result.account is None else _account(result.account)),
+    }
+
+
+def _account(account: Account) -> dict[str, Any]:
+    """What the aggregation rule did in the round."""
+    known = (
+        {"attackers": int(account.attacker.sum()), "kappa": account.kappa}
+        if account.kappa == account.kappa
+        else {}
+    )
+    return {
+        **({"status": f"skipped: {account.skipped}"} if account.skipped else {}),
+        "rule_selected": int(account.selected.sum()),
+        "rule_dropped": account.dropped,
+        "rule_flags": list(account.flags),
+        "kappa_bound": account.bound,
+        **known,
     }
 
 
@@ -53,4 +72,16 @@ def participation(result: RoundResult) -> dict[str, Any]:
         "loss": result.loss,
         "norm": result.norm,
         "status": result.status,
+        **({} if result.account is None else _treatment(result.account)),
+    }
+
+
+def _treatment(account: Account) -> dict[str, Any]:
+    """What the aggregation rule did with each client."""
+    return {
+        "selected": account.selected,
+        "rule_weight": account.weight,
+        "score": account.score,
+        "distance": account.distance,
+        "attacker": account.attacker,
     }

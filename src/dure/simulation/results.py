@@ -7,17 +7,22 @@ import numpy as np
 
 from dure.oracles.host.base import NOT_REPORTED
 from dure.simulation.cohort import Facts
+from dure.simulation.defence import Account
 from dure.simulation.statics import Outcome, Report
 from dure.simulation.verdict import statuses
 
 
 class Launched(NamedTuple):
-    """A round on its way: host facts at once, device results when they are there."""
+    """A round on its way: host facts at once, device results when they are there.
+
+    `account`: what an aggregation rule did with whom; None for the exact mean.
+    """
 
     round: int
     facts: Facts
     report: Report
     outcome: Outcome
+    account: Account | None = None
 
 
 class RoundResult(NamedTuple):
@@ -39,6 +44,7 @@ class RoundResult(NamedTuple):
     senders: int
     move: float
     finite: bool
+    account: Account | None = None
 
 
 def result_of(launched: Launched) -> RoundResult:
@@ -62,4 +68,5 @@ def result_of(launched: Launched) -> RoundResult:
         int(senders.sum()),
         float(outcome.move),
         bool(outcome.finite),
+        launched.account,
     )

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dure.algorithms.base import Algorithm
+from dure.aggregation import Mean
+from dure.algorithms.base import Algorithm, has_survey
 from dure.errors import ConfigError
 from dure.population.samplers import Weighted
 from dure.simulation.settings import Settings
@@ -37,4 +38,31 @@ def check_setting(algorithm: Algorithm, settings: Settings, data: Any, client_st
             f"{name} keeps a mean over all clients' states on the server, which needs Σ p_k over those who "
             "took part; sampling by weight hides it. Use clients_per_round= or fraction= (uniform sampling) "
             "with weighting='examples'."
+        )
+    if settings.aggregator is not None and not isinstance(settings.aggregator, Mean):
+        _check_rule(algorithm, type(settings.aggregator).__name__)
+
+
+def _check_rule(algorithm: Algorithm, rule: str) -> None:
+    """A rule that leaves updates out breaks methods that count on every update.
+
+    Raises:
+        ConfigError: what the method counts on, and which methods go with the rule.
+    """
+    name, needs = type(algorithm).__name__, algorithm.needs
+    others = "Use FedAvg, FedProx, FedAvgM, FedAdam or WorkerMomentum with it, or aggregator=dure.aggregation.Mean()."
+    if has_survey(algorithm):
+        raise ConfigError(
+            f"{name} asks the clients first and takes the mean of what they say, which {rule} doesn't "
+            f"guard. {others}"
+        )
+    if needs.everyone or needs.mean_of_states:
+        raise ConfigError(
+            f"{name} keeps a mean over the clients' states on the server, which is wrong as soon as {rule} leaves an "
+            f"update out. {others}"
+        )
+    if type(algorithm).receive is not Algorithm.receive:
+        raise ConfigError(
+            f"What {name} averages is made of the clients' updates on the server (by group, or as products), and "
+            f"{rule} is a statement about the updates themselves. {others}"
         )

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from dure import keys
+from dure.aggregation import Mean, Rule
 from dure.aggregation.exact import MAX_TERMS
 from dure.errors import ConfigError, did_you_mean
 from dure.oracles.optimizer import Optimizer, as_optimizer
 from dure.population.samplers import Everyone, Sampler, Uniform, Weighted
+from dure.simulation.hostile import Hostile, hostile
 from dure.simulation.plan import Work
 
 WEIGHTINGS = ("examples", "uniform")
@@ -20,6 +22,7 @@ SCHEDULES = ("auto", "sequential", "vectorised")
 PLACEMENTS = ("auto", "host", "device", "disk")
 CLIENT_ERRORS = ("raise", "set aside")
 EXECUTORS = ("local", "ray")
+TOO_FEW = ("skip", "raise")
 #: Host function (seed, round, ids (m,)) → (m,) bool: whose upload doesn't arrive.
 LostUploads = Callable[[int, int, np.ndarray], np.ndarray]
 #: Host function (seed, round, ids (m,), steps (m,)) → steps really done (m,): slow clients stop early.
@@ -47,6 +50,10 @@ class Settings:
     objective: str
     client_errors: str = "raise"
     executor: str = "local"
+    aggregator: Rule | None = None
+    too_few: str = "skip"
+    weight_cap: float | None = None
+    enemy: Hostile | None = None
 
     def lost(self, round: int, ids: np.ndarray) -> np.ndarray:
         """(m,) bool: whose upload doesn't arrive in this round."""
@@ -79,7 +86,7 @@ def settings(
     steps: int | None = None,
     batch_size: float = 10,
     optimizer: Any = 0.1,
-    weighting: str = "examples",
+    weighting: str | None = None,
     estimator: str = "ratio",
     seed: int = 0,
     schedule: str = "auto",
@@ -92,6 +99,11 @@ def settings(
     lost_uploads: float | LostUploads = 0.0,
     client_errors: str = "raise",
     executor: str = "local",
+    aggregator: Rule | None = None,
+    too_few: str = "skip",
+    weight_cap: float | None = None,
+    attack: Any = None,
+    attackers: Any = None,
 ) -> Settings:
     """Check the keywords against each other and against the data; the meanings are in `simulate`.
 
@@ -104,6 +116,8 @@ def settings(
             "dure.data.digits() or dure.Federated.from_arrays(columns, client=…)."
         )
     sampler = _sampler(fraction, clients_per_round, sampler)
+    if weighting is None:
+        weighting = "examples" if aggregator is None or isinstance(aggregator, Mean) else "uniform"
     for name, value, allowed in (
         ("weighting", weighting, WEIGHTINGS),
         ("estimator", estimator, ESTIMATORS),
@@ -111,6 +125,7 @@ def settings(
         ("client_state", client_state, PLACEMENTS),
         ("client_errors", client_errors, CLIENT_ERRORS),
         ("executor", executor, EXECUTORS),
+        ("too_few", too_few, TOO_FEW),
     ):
         if value not in allowed:
             raise ConfigError(f"{name}={value!r} is not known. {did_you_mean(str(value), allowed)}")
@@ -130,6 +145,10 @@ def settings(
         )
     if seed is None or isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ConfigError(f"seed={seed!r} must be a nonnegative integer.")
+    enemy = hostile(attack, attackers, data.clients, seed)
+    if aggregator is None and enemy is not None:
+        aggregator = Mean()  # attackers act on single updates, so the mean must be made of them too
+    check_rule(aggregator, weighting, estimator, weight_cap, size)
     if width is not None:
         _positive_int("width", width)
     if isinstance(memory_budget, bool) or not isinstance(memory_budget, int | float) or not memory_budget > 0:
@@ -159,7 +178,54 @@ def settings(
         objective(sampler, weighting, estimator),
         client_errors,
         executor,
+        aggregator,
+        too_few,
+        weight_cap,
+        enemy,
     )
+
+
+def check_rule(
+    aggregator: Any, weighting: str, estimator: str, weight_cap: float | None, size: float
+) -> None:
+    """An aggregation rule must suit the cohort and the weights (law 7 of the design).
+
+    Raises:
+        ConfigError: saying what doesn't go together, and what does.
+        DomainError: cohorts are too small for the rule's f.
+    """
+    if aggregator is None:
+        if weight_cap is not None:
+            raise ConfigError(
+                f"weight_cap={weight_cap!r} caps the weights of single updates: give aggregator= too, such as "
+                "dure.aggregation.Mean()."
+            )
+        return
+    name = type(aggregator).__name__
+    if isinstance(aggregator, type) or not isinstance(aggregator, Rule):
+        raise ConfigError(
+            f"aggregator={aggregator!r} is not a rule: give an object such as dure.aggregation.Median(f=2)."
+        )
+    if estimator != "ratio":
+        raise ConfigError(
+            f"estimator={estimator!r} estimates a total from a sum of updates, and {name} is no sum. Use "
+            "estimator='ratio'."
+        )
+    if weighting == "examples" and aggregator.weighting == "none":
+        raise ConfigError(
+            f"{name} has no meaning for unequal weights, and weighting='examples' weighs clients by what they say of "
+            "themselves. Use weighting='uniform'."
+        )
+    if weighting == "examples" and weight_cap is None and not isinstance(aggregator, Mean):
+        raise ConfigError(
+            f"With weighting='examples' a hostile client decides its own weight in {name}. Give weight_cap=2.0 (at "
+            "most twice the median of the cohort; math.inf: no cap), or use weighting='uniform'."
+        )
+    if weight_cap is not None and (
+        isinstance(weight_cap, bool) or not isinstance(weight_cap, int | float) or not weight_cap >= 1
+    ):
+        raise ConfigError(f"weight_cap={weight_cap!r} is not allowed: it must be a number of at least 1.")
+    aggregator.check(round(size))
 
 
 def objective(sampler: Sampler, weighting: str, estimator: str) -> str:

@@ -8,7 +8,6 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from dure.aggregation import mean
 from dure.oracles.host.bridge import shapes_only
 from dure.oracles.layout import Layout
 from dure.oracles.task import Task
@@ -45,7 +44,10 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Statics:
-    """All that shapes the program; equal statics share one compiled program."""
+    """All that shapes the program; equal statics share one compiled program.
+
+    `gather`: what clients send comes out one by one, for a rule that must see it, instead of summed.
+    """
 
     algorithm: Any  # hyper.Structure
     optimizer: Any  # hyper.Structure
@@ -62,6 +64,7 @@ class Statics:
     ratio: bool
     cpu: bool
     eager: bool
+    gather: bool = False
 
 
 class Payload(NamedTuple):
@@ -72,13 +75,14 @@ class Payload(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """What came of one pass over the clients of a device."""
+    """What came of one pass over the clients of a device; `sums` or `sent` (chunks, width, …)."""
 
-    sums: mean.Sums
+    sums: Any
     ints: Array
     accepted: Array
     report: Report
     states: Any
+    sent: Any = None
 
 
 def things(statics: Statics, numbers: Array) -> tuple[Any, Any]:

@@ -145,7 +145,7 @@ def sweep(
     per_point = 24 * engine.layout.size * engine.schedule.width
     fits = per_point * len(points) <= memory_budget and engine.store is None and not engine.settings.eager
     # Frozen parameters follow from each point's seed and lie once on the devices.
-    fits = fits and task.model.outside is None and not engine.layout.frozen_size
+    fits = fits and task.model.outside is None and not engine.layout.frozen_size and engine.defence is None
     if len(structures) == 1 and fits and len(points) > 1:
         runs = _together(engine, things, points, rounds, evaluate_every, keywords)
         return Sweep(tuple(Point(v, s, r) for (v, s), r in zip(points, runs, strict=True)), True)

@@ -1,13 +1,15 @@
 """`simulate`: a federated training from one call."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dure.aggregation import Rule
 from dure.algorithms.base import Algorithm
+from dure.attacks.base import Attack
 from dure.devices import in_32_bits, in_step, is_first
 from dure.errors import ConfigError
 from dure.oracles.layout import Variables
@@ -33,7 +35,7 @@ def simulate(
     steps: int | None = None,
     batch_size: float = 10,
     optimizer: Any = 0.1,
-    weighting: str = "examples",
+    weighting: str | None = None,
     estimator: str = "ratio",
     seed: int = 0,
     directory: str | os.PathLike[str] | None = None,
@@ -51,6 +53,11 @@ def simulate(
     lost_uploads: float | LostUploads = 0.0,
     client_errors: str = "raise",
     executor: str = "local",
+    aggregator: Rule | None = None,
+    too_few: str = "skip",
+    weight_cap: float | None = None,
+    attack: Attack | None = None,
+    attackers: int | Sequence[int] | None = None,
     initial: Variables | None = None,
     on_round: OnRound | None = None,
     experiment: Mapping[str, Any] | None = None,
@@ -71,7 +78,8 @@ def simulate(
         batch_size: B; `math.inf` for all of a client's examples at once. The last batch of an epoch may be
             short; its mean is over the examples that are there.
         optimizer: local optimizer: a learning rate (plain SGD), `sgd(…)`, `Optimizer(…)`, or any optax one.
-        weighting: "examples" (objective Σ (n_k/n) F_k) or "uniform" ((1/N) Σ F_k).
+        weighting: "examples" (objective Σ (n_k/n) F_k) or "uniform" ((1/N) Σ F_k); None: "examples", with a robust
+            aggregator "uniform", because what clients say of themselves must not weigh.
         estimator: "ratio" divides by the weights that came back (McMahan et al.), which is biased for small
             cohorts; "horvitz-thompson" divides each update by its inclusion probability and is unbiased.
         seed: everything random follows from it.
@@ -96,6 +104,13 @@ def simulate(
             ends the run, "set aside" goes on without its update and records why.
         executor: where the work of PyTorch models and functions is done: "local" (worker processes of this machine) or
             "ray" (a Ray cluster). The results are the same; see docs/clusters.md.
+        aggregator: what makes one update of the clients' updates, such as `dure.aggregation.Median(f=2)`; None:
+            their exact weighted mean.
+        too_few: what becomes of a round with too few updates for the aggregator: "skip" keeps the model and records
+            why, "raise" ends the run.
+        weight_cap: with an aggregator, a client's weight counts at most this many times the cohort's median.
+        attack: what hostile clients do, such as `dure.attacks.SignFlip()`.
+        attackers: how many clients are hostile (drawn by the seed), or which client numbers.
         initial: variables to start from; None: the model's `init`.
         on_round: called with each round's record; in the first process only, where there are several.
         experiment: the configuration file's content, kept with the run for `dure resume`.
@@ -141,6 +156,11 @@ def simulate(
         lost_uploads=lost_uploads,
         client_errors=client_errors,
         executor=executor,
+        aggregator=aggregator,
+        too_few=too_few,
+        weight_cap=weight_cap,
+        attack=attack,
+        attackers=attackers,
     )
     place = None if directory is None else Path(directory)
     with in_step():
@@ -164,7 +184,7 @@ def simulate(
             own,
             config=config,
             environment=environment(),
-            data=data_summary(data),
+            data=data_summary(engine.data),
             rounds=rounds,
             resume=resume and is_first(),
         )

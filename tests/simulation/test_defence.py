@@ -1,0 +1,478 @@
+"""A rule that sees every update: what it is given, what becomes of it, and what an attacker can and can't do."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dure
+from dure.aggregation import Krum, MeaMed, Mean, Median, MultiKrum, Rule, TrimmedMean
+from dure.aggregation.rows import Rows
+from dure.aggregation.rule import Call, Decision
+from dure.algorithms.base import Algorithm
+from dure.attacks import Attack, Scene, Sent
+from dure.errors import ConfigError, DomainError, RunError
+from dure.models import softmax_regression
+from problems import LINEAR, Only, Probe, make_engine, rows_data, vector
+
+SIZES = [3, 40, 11, 1, 26, 0, 7, 15, 33, 2, 19, 8]
+DATA = rows_data(SIZES, seed=5)
+FULL = {"batch_size": math.inf, "steps": 1, "optimizer": 0.3}
+WORKING = np.array(SIZES) > 0
+
+
+def updates(w: np.ndarray, data: Any = DATA, rate: float = 0.3) -> np.ndarray:
+    """(N, d) what one full-batch gradient step moves each client, in float64 linear algebra; 0 for an empty one."""
+    out = np.zeros((data.clients, len(w)))
+    for k in range(data.clients):
+        rows = data.client(k)
+        x, y = rows["x"].astype(np.float64), rows["y"].astype(np.float64)
+        if len(y):
+            out[k] = -rate * x.T @ (x @ w - y) / len(y)
+    return out
+
+
+def after(rounds: int, **keywords: Any) -> np.ndarray:
+    engine = make_engine(dure.FedAvg(), LINEAR, DATA, **{**FULL, **keywords})
+    for _ in range(rounds):
+        engine.collect(engine.launch())
+    return np.asarray(engine.vector())
+
+
+@dataclass(frozen=True)
+class Send(Attack):
+    """Sends `what` (d,) whatever it computed."""
+
+    what: tuple[float, ...]
+    knowledge = "updates"
+
+    def craft(self, scene: Scene) -> Sent:
+        return Sent(np.broadcast_to(np.float32(self.what), scene.own.shape).copy())
+
+
+# ----- the rule is given what the clients sent -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [{"schedule": "sequential"}, {"schedule": "vectorised", "width": 5}])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_two_rounds_of_the_median_by_linear_algebra(place: dict[str, Any], devices: int) -> None:
+    w = np.zeros(3)
+    for _ in range(2):
+        w = w + np.median(updates(w)[WORKING], axis=0)
+    found = after(2, aggregator=Median(3), devices=devices, **place)
+    np.testing.assert_allclose(found, w, rtol=2e-5, atol=1e-7)
+
+
+def test_the_mean_as_a_rule_is_the_exact_mean() -> None:
+    for weighting in ("examples", "uniform"):
+        as_rule = after(3, aggregator=Mean(), weighting=weighting)
+        np.testing.assert_allclose(as_rule, after(3, weighting=weighting), rtol=1e-6, atol=1e-8)
+
+
+def test_a_robust_rule_weighs_clients_alike_unless_told_otherwise() -> None:
+    own = updates(np.zeros(3))[WORKING]
+    sizes = np.array(SIZES)[WORKING]
+    np.testing.assert_allclose(after(1, aggregator=Median()), np.median(own, 0), rtol=1e-5, atol=1e-7)
+    capped = np.minimum(sizes, 2 * np.median(sizes)).astype(int)
+    by_mass = np.median(np.repeat(own, 2 * capped, axis=0), axis=0)  # twice: the median size is 11
+    found = after(1, aggregator=Median(), weighting="examples", weight_cap=2.0)
+    np.testing.assert_allclose(found, by_mass, rtol=1e-5, atol=1e-7)
+    assert np.abs(by_mass - np.median(own, 0)).max() > 1e-3
+
+
+def test_eager_rounds_are_the_same() -> None:
+    keywords: dict[str, Any] = {"aggregator": MultiKrum(2), "sampler": Only((0, 1, 2, 4, 6, 7, 8))}
+    np.testing.assert_allclose(after(2, **keywords, eager=True), after(2, **keywords), rtol=1e-5, atol=1e-7)
+
+
+class Parts(NamedTuple):
+    answer: Any
+    second: Any
+
+
+@dataclass(frozen=True)
+class TwoArrays(Probe):
+    """Sends (id, −id) and, apart from it, 100 − id: each array has a median of its own."""
+
+    def local(self, server: Any, client: Any, oracle: Any) -> tuple[Any, Any]:
+        k = oracle.client.astype(jnp.float32)
+        return Parts(vector(k, -k), vector(100 - k)), client
+
+    def apply(self, server: Any, mean: Any, round: Any) -> Any:
+        return server._replace(
+            mean=vector(mean.answer, mean.second), accepted=round.accepted, participation=round.participation
+        )
+
+
+def test_every_array_of_an_update_is_aggregated_by_itself() -> None:
+    method = TwoArrays(lambda w, oracle: w, 3, keep=False)
+    engine = make_engine(method, LINEAR, DATA, **FULL, aggregator=Median(), sampler=Only((0, 1, 2, 8, 10)))
+    engine.collect(engine.launch())
+    np.testing.assert_array_equal(engine.model.server.mean, [2, -2, 98])
+    assert int(engine.model.server.accepted) == 5
+    assert float(engine.model.server.participation) == pytest.approx(5 / 12)
+
+
+# ----- attackers -------------------------------------------------------------------------------------------
+
+
+def test_attackers_send_what_the_attack_says_and_nobody_else_does() -> None:
+    own = updates(np.zeros(3))
+    own[[1, 4]] = [9.0, -9.0, 9.0]
+    found = after(1, aggregator=TrimmedMean(1), attack=Send((9.0, -9.0, 9.0)), attackers=[4, 1])
+    wanted = np.sort(own[WORKING], axis=0)[1:-1].mean(0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_an_attack_without_a_rule_meets_the_mean() -> None:
+    own = updates(np.zeros(3))
+    own[0] = 5.0
+    wanted = np.average(own, axis=0, weights=SIZES)
+    found = after(1, attack=Send((5.0, 5.0, 5.0)), attackers=[0])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+@dataclass(frozen=True)
+class Spy(Attack):
+    """Writes down the scene, and sends half of what the rule would make of everybody's honest updates."""
+
+    seen: list[Scene]
+    knowledge = "rule"
+
+    def craft(self, scene: Scene) -> Sent:
+        self.seen.append(scene)
+        assert scene.rule is not None
+        value = scene.rule(np.concatenate([scene.honest, scene.own]))
+        count = 0 if scene.state is None else int(scene.state["count"])
+        return Sent(np.tile(value / 2, (len(scene.own), 1)), {"count": np.array(count + 1)})
+
+
+def test_what_an_attacker_sees() -> None:
+    seen: list[Scene] = []
+    own = updates(np.zeros(3))
+    engine = make_engine(
+        dure.FedAvg(), LINEAR, DATA, **FULL, aggregator=Median(2), attack=Spy(seen), attackers=[2, 8]
+    )
+    first = engine.collect(engine.launch())
+    engine.collect(engine.launch())
+    honest = np.setdiff1d(np.flatnonzero(WORKING), [2, 8])
+    np.testing.assert_allclose(seen[0].honest, own[honest], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(seen[0].own, own[[2, 8]], rtol=1e-5, atol=1e-7)
+    assert seen[0].share == pytest.approx(1 / 11)
+    assert not seen[0].previous.any()
+    changed = own.copy()
+    changed[[2, 8]] = np.median(own[WORKING], axis=0) / 2
+    aggregate = np.median(changed[WORKING], axis=0)
+    np.testing.assert_allclose(seen[1].previous, aggregate, rtol=1e-5, atol=1e-7)
+    assert seen[1].state is not None
+    assert (seen[0].round, seen[1].round, int(seen[1].state["count"])) == (1, 2, 1)
+    assert seen[0].key != seen[1].key
+    account = first.account
+    assert account is not None
+    np.testing.assert_array_equal(np.flatnonzero(account.attacker), [2, 8])
+    gap = ((aggregate - own[honest].mean(0)) ** 2).sum()
+    variance = ((own[honest] - own[honest].mean(0)) ** 2).sum(1).mean()
+    assert account.kappa == pytest.approx(gap / variance, rel=1e-4)
+    assert account.bound == pytest.approx(4 * (1 + 2 / 7) ** 2)
+
+
+class Ignorant(Attack):
+    def craft(self, scene: Scene) -> Sent:
+        assert scene.honest.shape == (0, 3)
+        assert scene.rule is None
+        return Sent(np.zeros_like(scene.own))
+
+
+def test_an_attacker_that_knows_its_own_data_sees_no_other() -> None:
+    after(1, aggregator=Median(2), attack=Ignorant(), attackers=2)
+
+
+@dataclass(frozen=True)
+class Claims(Attack):
+    factor: float
+
+    def weights(self, weights: np.ndarray) -> np.ndarray:
+        return weights * self.factor
+
+
+def test_a_client_that_lies_about_its_examples_is_capped() -> None:
+    own = updates(np.zeros(3))
+    lying = {"attack": Claims(1e6), "attackers": [9], "aggregator": Mean(), "weighting": "examples"}
+    np.testing.assert_allclose(after(1, **lying), own[9], rtol=1e-3)
+    capped = after(1, **lying, weight_cap=1.0)
+    sizes = np.array(SIZES)[WORKING]
+    claimed = np.minimum(
+        np.where(np.flatnonzero(WORKING) == 9, 2e6, sizes),
+        np.median(np.where(np.flatnonzero(WORKING) == 9, 2e6, sizes)),
+    )
+    np.testing.assert_allclose(capped, np.average(own[WORKING], axis=0, weights=claimed), rtol=1e-5)
+
+
+@dataclass(frozen=True)
+class Trains(Attack):
+    """Attackers that may only move the first coordinate, and not farther than `radius`."""
+
+    radius: float = 0.05
+    poisons = True
+
+    def mask(self, previous: np.ndarray) -> np.ndarray:
+        return np.arange(len(previous)) == 0
+
+    def poison(self, inputs: Any, targets: Any, client_key: int, classes: Any, attacker: Any = None) -> Any:
+        return inputs, targets + 1000
+
+
+def test_attackers_train_on_their_own_data_within_their_bounds() -> None:
+    seen: list[Scene] = []
+
+    class Looks(Trains):
+        knowledge = "updates"
+
+        def craft(self, scene: Scene) -> Sent:
+            seen.append(scene)
+            return Sent(scene.own.copy())
+
+    after(1, aggregator=Median(2), attack=Looks(), attackers=[1, 4], steps=3)
+    plain: list[Scene] = []
+
+    @dataclass(frozen=True)
+    class Plain(Attack):
+        knowledge = "updates"
+
+        def craft(self, scene: Scene) -> Sent:
+            plain.append(scene)
+            return Sent(scene.own.copy())
+
+    after(1, aggregator=Median(2), attack=Plain(), attackers=[1, 4], steps=3)
+    np.testing.assert_allclose(np.abs(seen[0].own), [[0.05, 0, 0]] * 2, rtol=1e-6)
+    np.testing.assert_allclose(seen[0].honest, plain[0].honest, rtol=1e-6, atol=1e-8)
+    assert np.abs(plain[0].own).min() > 1e-4
+
+
+def test_poisoned_data_is_not_shared_with_replicas() -> None:
+    many = DATA.replicate(100)
+    with pytest.raises(ConfigError, match="before it is replicated"):
+        make_engine(
+            dure.FedAvg(), LINEAR, many, **FULL, attack=Trains(), attackers=[50], sampler=Only((1, 2))
+        )
+
+
+class Stamp(Attack):
+    """A backdoor that needs no training: success is every test row being called class 0."""
+
+    def trigger(self, inputs: np.ndarray, targets: np.ndarray, classes: Any) -> Any:
+        return inputs * 0, np.zeros_like(targets), targets != 0
+
+
+def test_the_record_says_how_often_a_backdoor_works() -> None:
+    data = dure.data.digits()
+    task = dure.classification(softmax_regression(64, 10))
+    run = dure.simulate(dure.FedAvg(), task, data, rounds=1, attack=Stamp(), attackers=3, steps=1)
+    assert run.rounds[0]["backdoor_accuracy"] == 1.0  # an untrained model calls everything class 0
+    assert 0 <= run.rounds[1]["backdoor_accuracy"] <= 1
+    assert run.rounds[1]["attackers"] == 3
+
+
+# ----- what isn't finite, cohorts that are too small -------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rule", [Mean(), Median(1), TrimmedMean(1), MeaMed(1), Krum(1), MultiKrum(1)])
+def test_an_update_that_is_not_finite_is_dropped_by_name(rule: Rule, value: float) -> None:
+    run = dure.simulate(
+        dure.FedAvg(),
+        LINEAR,
+        DATA,
+        rounds=2,
+        aggregator=rule,
+        attack=Send((1.0, value, 1.0)),
+        attackers=[7],
+        **FULL,
+    )
+    last = run.rounds[-1]
+    assert last["status"] == "ok"
+    assert last["rule_dropped"] == 1
+    assert any("client 7" in said and "not finite" in said for said in last["rejections"])
+    assert np.isfinite(np.asarray(run.model["w"])).all()
+    assert not run.participation.query("client == 7 and selected").size
+
+
+def test_a_huge_update_does_not_break_a_rule() -> None:
+    own = updates(np.zeros(3))
+    own[7] = 1e38
+    found = after(1, aggregator=Median(1), attack=Send((1e38, 1e38, 1e38)), attackers=[7])
+    np.testing.assert_allclose(found, np.median(own[WORKING], axis=0), rtol=1e-5, atol=1e-7)
+
+
+@dataclass(frozen=True)
+class Varies:
+    """Three clients in odd rounds, eight in even ones."""
+
+    def sample(self, seed: int, round: int, population: Any) -> Any:
+        return Only(tuple(range(3)) if round % 2 else tuple(range(9))).sample(seed, round, population)
+
+    def expected_size(self, population: Any) -> float:
+        return 8.0
+
+    def describe(self) -> str:
+        return "three or eight"
+
+
+def test_a_cohort_that_is_too_small_is_skipped_and_said_so() -> None:
+    keywords: dict[str, Any] = {**FULL, "aggregator": Krum(2), "sampler": Varies()}
+    run = dure.simulate(dure.FedAvg(), LINEAR, DATA, rounds=2, **keywords)
+    first, second = run.rounds[1:]
+    assert first["status"].startswith("skipped: Krum needs n ≥ 2f + 3")
+    assert (first["accepted"], first["update_norm"], first["uplink_bytes"]) == (0, 0, 0)
+    assert second["status"] == "ok"
+    assert second["update_norm"] > 0
+    with pytest.raises(RunError, match="Krum needs n ≥ 2f"):
+        dure.simulate(dure.FedAvg(), LINEAR, DATA, rounds=2, too_few="raise", **keywords)
+
+
+def test_lost_updates_can_make_a_cohort_too_small() -> None:
+    def lost(seed: int, round: int, ids: np.ndarray) -> np.ndarray:
+        return np.isin(ids, [0, 1, 2]) & (round == 1)
+
+    keywords: dict[str, Any] = {**FULL, "aggregator": Krum(2), "sampler": Only((0, 1, 2, 3, 4, 6, 7, 8))}
+    run = dure.simulate(dure.FedAvg(), LINEAR, DATA, rounds=2, lost_uploads=lost, **keywords)
+    assert run.rounds[1]["status"].startswith("skipped")
+    assert run.rounds[2]["status"] == "ok"
+
+
+# ----- memory ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Remembers(Rule):
+    """The mean of this round's mean and all those before, so that its memory can be seen in the model."""
+
+    geometric: ClassVar[bool] = False
+
+    def decide(self, rows: Rows, call: Call) -> Decision:
+        own = rows.combine(np.full(rows.n, 1 / rows.n)).astype(np.float64)
+        past = call.state or {"sum": np.zeros(rows.d), "count": np.zeros(())}
+        state = {"sum": past["sum"] + own, "count": past["count"] + 1}
+        return Decision(vector=(state["sum"] / state["count"]).astype(np.float32), state=state)
+
+
+def test_a_resumed_run_remembers_all_that_the_rule_and_the_attack_did(tmp_path: Path) -> None:
+    keywords: dict[str, Any] = {
+        "aggregator": Remembers(),
+        "attack": Spy([]),
+        "attackers": 2,
+        "epochs": 2,
+        "batch_size": 3,
+        "optimizer": 0.05,
+        "clients_per_round": 6,
+        "checkpoint_every": 2,
+    }
+    whole = dure.simulate(dure.WorkerMomentum(), LINEAR, DATA, rounds=7, **keywords)
+    dure.simulate(dure.WorkerMomentum(), LINEAR, DATA, rounds=3, directory=tmp_path, **keywords)
+    again = dure.simulate(
+        dure.WorkerMomentum(), LINEAR, DATA, rounds=7, directory=tmp_path, resume=True, **keywords
+    )
+    assert np.asarray(again.model["w"]).tobytes() == np.asarray(whole.model["w"]).tobytes()
+    first = [r for r in whole.rounds if r["round"] > 3]
+    assert [r for r in again.rounds if r["round"] > 3] == first
+    with pytest.raises(ConfigError, match="aggregator"):
+        dure.simulate(
+            dure.WorkerMomentum(),
+            LINEAR,
+            DATA,
+            rounds=8,
+            directory=tmp_path,
+            resume=True,
+            **{**keywords, "aggregator": Median(1)},
+        )
+
+
+@dataclass(frozen=True)
+class Counts(Algorithm):
+    """Every client counts how often the server used its update; the model doesn't matter."""
+
+    def init_client(self, w: Any) -> Any:
+        return jnp.zeros(1, jnp.float32)
+
+    def local(self, server: Any, client: Any, oracle: Any) -> tuple[Any, Any]:
+        y = oracle.solve(server.w)
+        return dure.Update(y.w - server.w), client + 1
+
+    def apply(self, server: Any, mean: Any, round: Any) -> Any:
+        return dure.Server(server.w + mean.delta)
+
+
+def test_only_clients_whose_update_the_rule_used_take_their_new_state() -> None:
+    engine = make_engine(Counts(), LINEAR, DATA, **FULL, aggregator=Krum(2))
+    chosen = np.zeros(12)
+    for _ in range(3):
+        result = engine.collect(engine.launch())
+        assert result.account is not None
+        chosen += result.account.selected
+    np.testing.assert_array_equal(engine.store.gather(np.arange(12)).ravel(), chosen)
+    assert chosen.sum() == 3
+
+
+# ----- what doesn't go together ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"aggregator": Median}, "is not a rule"),
+        ({"aggregator": "median"}, "is not a rule"),
+        ({"aggregator": Median(), "estimator": "horvitz-thompson"}, "no sum"),
+        ({"aggregator": MeaMed(2), "weighting": "examples", "weight_cap": 2.0}, "uniform"),
+        ({"aggregator": Median(2), "weighting": "examples"}, "weight_cap=2.0"),
+        ({"aggregator": Median(2), "weighting": "examples", "weight_cap": 0.5}, "at least 1"),
+        ({"weight_cap": 2.0}, "aggregator="),
+        ({"aggregator": Median(2), "too_few": "later"}, "too_few"),
+        ({"attack": Stamp()}, "attackers="),
+        ({"attackers": 2}, "attack="),
+        ({"attack": Stamp, "attackers": 2}, "brackets"),
+        ({"attack": Stamp(), "attackers": 13}, "12 clients"),
+        ({"attack": Stamp(), "attackers": [3, 3]}, "distinct"),
+        ({"attack": Stamp(), "attackers": [12]}, "client 12"),
+        ({"attack": Stamp(), "attackers": [-1]}, "client -1"),
+        ({"attack": Stamp(), "attackers": 1.5}, "number of clients"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_what_makes_no_sense_is_refused(keywords: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_engine(dure.FedAvg(), LINEAR, DATA, **{**FULL, **keywords})
+
+
+def test_a_cohort_that_can_never_be_large_enough_is_refused_at_once() -> None:
+    with pytest.raises(DomainError, match="n=6"):
+        make_engine(dure.FedAvg(), LINEAR, DATA, **FULL, aggregator=Krum(2), clients_per_round=6)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [dure.Scaffold(), dure.Mime(), dure.FedDyn(0.1), dure.ConsensusADMM(), dure.IFCA(2)],
+    ids=lambda m: type(m).__name__,
+)
+def test_methods_that_count_on_every_update_are_refused(method: Algorithm) -> None:
+    with pytest.raises(ConfigError, match="WorkerMomentum"):
+        make_engine(method, LINEAR, DATA, **FULL, aggregator=Median(2))
+    # The mean as a rule leaves nothing out: attacks on such methods can be looked at.
+    make_engine(method, LINEAR, DATA, **FULL, aggregator=Mean())
+
+
+def test_a_sweep_with_a_rule() -> None:
+    found = dure.sweep(
+        dure.FedAvg(),
+        LINEAR,
+        DATA,
+        rounds=1,
+        grid={"server_lr": [0.5, 1.0]},
+        **{**FULL, "aggregator": Median(2)},
+    )
+    half, one = (np.asarray(p.run.model["w"]) for p in found.points)
+    np.testing.assert_allclose(2 * half, one, rtol=1e-6)
+    assert not found.together
