@@ -148,6 +148,22 @@ def squared_to(x: np.ndarray, rows: np.ndarray, point: np.ndarray, total: np.nda
         total += piece
 
 
+def along(
+    x: np.ndarray, rows: np.ndarray, origin: np.ndarray | None, vector: np.ndarray, total: np.ndarray
+) -> None:
+    """Makes total (n,) ← total + (x[rows] − origin) · vector, in float64."""
+
+    def part(low: int) -> np.ndarray:
+        here = slice(low, low + CHUNK)
+        y = x[rows, here].astype(np.float64)
+        if origin is not None:
+            y -= origin[here]
+        return np.asarray(y @ vector[here])
+
+    for piece in in_order(part, range(0, x.shape[1], CHUNK)):
+        total += piece
+
+
 def mixed(
     x: np.ndarray, rows: np.ndarray, mixing: np.ndarray, centre: np.ndarray | None, out: np.ndarray
 ) -> None:
