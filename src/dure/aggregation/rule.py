@@ -233,12 +233,12 @@ def _aggregate(
     m: int,
     flags: tuple[str, ...],
 ) -> Aggregate:
-    coefficients = decision.coefficients
-    if coefficients is None and decision.selected is not None:
+    coefficients, vector = decision.coefficients, decision.vector
+    if coefficients is None and vector is None:
+        assert decision.selected is not None
         coefficients = np.zeros(rows.n)
         chosen = call.weights[decision.selected]
         coefficients[decision.selected] = chosen / chosen.sum()
-    vector = decision.vector
     if vector is None:
         assert coefficients is not None
         vector = rows.combine(coefficients)
