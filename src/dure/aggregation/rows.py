@@ -78,16 +78,16 @@ class Rows:
         self.n = len(self.index) if mixing is None else len(mixing)
         self.d = int(source.shape[1])
         self.dtype = source.dtype
+        self._before: tuple[Rows, np.ndarray] | None = None
 
     # ----- new rows from these ------------------------------------------------------------------------
 
     def take(self, chosen: np.ndarray) -> "Rows":
         """Only these rows."""
         if self.mixing is not None:
-            rows = Rows(self.source, self.centre, self.index, self.mixing[chosen])
-        else:
-            rows = Rows(self.source, self.centre, self.index[chosen])
-        for name in ("_points", "distances"):
+            return self.mixed(np.eye(self.n)[chosen])
+        rows = Rows(self.source, self.centre, self.index[chosen])
+        for name in ("_points", "distances", "inner"):
             if name in self.__dict__:
                 most = np.append(chosen, self.n) if name == "_points" else chosen
                 rows.__dict__[name] = self.__dict__[name][np.ix_(most, most)]
@@ -97,30 +97,40 @@ class Rows:
         """Rows mixing (k, n) · these, what is missing in the sum of a row of it taken of the centre."""
         whole = mixing if self.mixing is None else mixing @ self.mixing
         rows = Rows(self.source, self.centre, self.index, whole)
-        affine = np.hstack([mixing, 1.0 - mixing.sum(1, keepdims=True)])
-        affine = np.vstack([affine, np.eye(1, self.n + 1, self.n)])
-        _ = self.distances  # so that the inner products are well conditioned
-        rows.__dict__["_points"] = affine @ self._points @ affine.T
+        rows._before = (self, mixing)
         return rows
 
     # ----- geometry -----------------------------------------------------------------------------------
 
     @cached_property
-    def _points(self) -> np.ndarray:
-        """(n + 1, n + 1) inner products of the rows and, last, the centre, about an origin."""
-        return self._gram(None)
-
-    def _gram(self, origin: np.ndarray | None) -> np.ndarray:
-        """About `origin` (d,), or about the centre."""
+    def inner(self) -> np.ndarray:
+        """(n, n) inner products of x_i − centre, in float64."""
+        if self._before is not None:
+            rows, mixing = self._before
+            return _congruent(mixing, rows.inner)
         n = len(self.index)
-        found = np.zeros((n + 1, n + 1))
-        if origin is None:
-            found[:n, :n] = self._sum(
-                np.zeros((n, n)), lambda k, x, rows, at, total: k.gram(x, rows, at(self.centre), None, total)
-            )
-            return found
+        return self._sum(
+            np.zeros((n, n)), lambda k, x, rows, at, total: k.gram(x, rows, at(self.centre), None, total)
+        )
+
+    @cached_property
+    def _points(self) -> np.ndarray:
+        """(n + 1, n + 1) inner products of the rows and, last, the centre, about an origin that suits distances."""
+        if self._before is not None:
+            rows, mixing = self._before
+            _ = rows.distances  # chooses the origin
+            affine = np.hstack([mixing, 1.0 - mixing.sum(1, keepdims=True)])
+            return _congruent(np.vstack([affine, np.eye(1, rows.n + 1, rows.n)]), rows._points)
+        return np.pad(self.inner, (0, 1))
+
+    def _gram(self, origin: np.ndarray) -> np.ndarray:
+        """As `_points`, about the origin (d,)."""
+        n = len(self.index)
         zero = np.zeros(self.d) if self.centre is None else self.centre
-        return self._sum(found, lambda k, x, rows, at, total: k.gram(x, rows, at(origin), at(zero), total))
+        return self._sum(
+            np.zeros((n + 1, n + 1)),
+            lambda k, x, rows, at, total: k.gram(x, rows, at(origin), at(zero), total),
+        )
 
     @cached_property
     def distances(self) -> np.ndarray:
@@ -151,18 +161,44 @@ class Rows:
     @property
     def from_centre(self) -> np.ndarray:
         """(n,) ‖x_i − centre‖², in float64."""
-        _ = self.distances
-        return np.asarray(_apart(self._points)[:-1, -1])
+        return np.asarray(np.maximum(np.diag(self.inner), 0.0))
+
+    def lengths(self) -> np.ndarray:
+        """(n,) ‖x_i − centre‖ in float64: without a Gram matrix, where none is there yet."""
+        if self.mixing is not None or "inner" in self.__dict__:
+            return np.asarray(np.sqrt(self.from_centre))
+        return np.asarray(np.sqrt(self.squared_to(np.zeros(self.d) if self.centre is None else self.centre)))
+
+    def along(self, vector: np.ndarray) -> np.ndarray:
+        """(n,) inner products of x_i − centre with a vector (d,), in float64, by a pass over the data."""
+        found = self._sum(
+            np.zeros(len(self.index)),
+            lambda k, x, rows, at, total: k.along(x, rows, at(self.centre), at(vector), total),
+        )
+        return found if self.mixing is None else np.asarray(self.mixing @ found)
 
     @property
-    def inner(self) -> np.ndarray:
-        """(n, n) inner products of x_i − centre, in float64."""
+    def products(self) -> np.ndarray:
+        """(n, n) inner products about an origin near the rows that no single client can move.
+
+        For what depends on differences only: Σ β_i x_i with Σ β_i = 1 is ‖·‖² = βᵀ G β from that origin.
+        """
         _ = self.distances
-        g = self._points
-        return np.asarray(g[:-1, :-1] - g[:-1, -1:] - g[-1:, :-1] + g[-1, -1])
+        return np.asarray(self._points[:-1, :-1])
+
+    def about(self, point: np.ndarray) -> np.ndarray:
+        """(n, n) inner products of x_i − point, in float64, by a pass over the data."""
+        base = self._gram(np.asarray(point, np.float64))
+        if self.mixing is None:
+            return base[:-1, :-1]
+        affine = np.hstack([self.mixing, 1.0 - self.mixing.sum(1, keepdims=True)])
+        return np.asarray(affine @ base @ affine.T)
 
     def squared_to(self, point: np.ndarray) -> np.ndarray:
-        """(n,) ‖x_i − point‖² in float64, by a pass over the data; not for mixed rows."""
+        """(n,) ‖x_i − point‖² in float64, by a pass over the data."""
+        if self.mixing is not None:
+            return np.maximum(np.diag(self.about(point)), 0.0)
+        point = np.asarray(point, np.float64)
         return self._sum(
             np.zeros(self.n), lambda k, x, rows, at, total: k.squared_to(x, rows, at(point), total)
         )
@@ -218,23 +254,46 @@ class Rows:
         """(d,) `function` of blocks of columns (n, w) → (w,), for rules that need nothing faster."""
         out = np.empty(self.d, np.float64)
         for low, x in self._pieces(_SEGMENT):
-            tile = x[self.index]
-            if self.mixing is not None:
-                tile = self.mixing @ tile
-            out[low : low + x.shape[1]] = function(tile)
+            out[low : low + x.shape[1]] = function(self._tile(low, x))
         return out
+
+    def votes(self) -> np.ndarray:
+        """(d,) Σ_i sign(x_i − centre) of every column, an integer from −n to n; sign(0) = 0."""
+        out = np.empty(self.d, np.int64)
+        for low, x in self._pieces(_SEGMENT):
+            here = slice(low, low + x.shape[1])
+            point = 0 if self.centre is None else self.centre[here]
+            tile = self._tile(low, x)
+            out[here] = (tile > point).sum(0) - (tile < point).sum(0)
+        return out
+
+    def _tile(self, low: int, x: np.ndarray) -> np.ndarray:
+        """(n, w) these rows in a piece of the source that begins at column `low`."""
+        if self.mixing is None:
+            return np.asarray(x[self.index])
+        tile = self.mixing @ x[self.index].astype(np.float64)
+        if self.centre is not None:
+            tile += (1.0 - self.mixing.sum(1, keepdims=True)) * self.centre[low : low + x.shape[1]]
+        return np.asarray(tile)
 
     def some_columns(self, chosen: np.ndarray) -> np.ndarray:
         """(n, b) the chosen columns (ascending) in float64."""
-        found = []
-        for low, x in self._pieces():
-            here = chosen[(chosen >= low) & (chosen < low + x.shape[1])] - low
-            found.append(x[np.ix_(self.index, here)].astype(np.float64))
+        if self._on_device:
+            found = [np.asarray(self.source[self.index][:, chosen]).astype(np.float64)]
+        else:
+            found = self._gathered(chosen)
         base = np.hstack(found)
         if self.mixing is None:
             return base
         rest = 0.0 if self.centre is None else np.outer(1.0 - self.mixing.sum(1), self.centre[chosen])
         return np.asarray(self.mixing @ base + rest)
+
+    def _gathered(self, chosen: np.ndarray) -> list[np.ndarray]:
+        found = [np.zeros((len(self.index), 0))]
+        for low, x in self._pieces():
+            here = chosen[(chosen >= low) & (chosen < low + x.shape[1])] - low
+            found.append(x[np.ix_(self.index, here)].astype(np.float64))
+        return found
 
     def broken(self) -> np.ndarray:
         """(n,) bool: which rows hold a number that is not finite (in float64: or beyond 2⁵⁰⁰)."""
@@ -250,7 +309,7 @@ class Rows:
         if not geometric or self.dtype == np.float64 or not self.d:
             return self.broken()
         with np.errstate(invalid="ignore"):
-            return np.asarray(~np.isfinite(np.diag(self._points))[:-1])
+            return np.asarray(~np.isfinite(np.diag(self.inner)))
 
     # ----- passes -------------------------------------------------------------------------------------
 
@@ -339,6 +398,10 @@ class _OnDevice:
     def squared_to(x: Any, rows: None, point: Any, total: np.ndarray) -> np.ndarray:
         return device.squared_to(x, jnp.asarray(point))
 
+    @staticmethod
+    def along(x: Any, rows: None, origin: Any, vector: Any, total: np.ndarray) -> np.ndarray:
+        return device.along(x, origin, vector)
+
 
 def _apart(points: np.ndarray) -> np.ndarray:
     """Squared distances from inner products, never negative, 0 on the diagonal."""
@@ -346,6 +409,14 @@ def _apart(points: np.ndarray) -> np.ndarray:
     found = np.maximum(lengths[:, None] + lengths[None] - 2.0 * points, 0.0)
     np.fill_diagonal(found, 0.0)
     return np.asarray(found)
+
+
+def _congruent(mixing: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """M P Mᵀ, symmetric; equal rows of M give equal numbers to the last bit."""
+    found = mixing @ products @ mixing.T
+    _, first, which = np.unique(mixing, axis=0, return_index=True, return_inverse=True)
+    same = first[which.reshape(-1)]
+    return np.asarray(((found + found.T) / 2)[np.ix_(same, same)])
 
 
 def _wide_enough(x: np.ndarray) -> np.ndarray:

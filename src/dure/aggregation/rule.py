@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dure.aggregation.checking import as_rows, checked_vector, checked_weights
+from dure.aggregation.kernels.threads import one_blas_thread
 from dure.aggregation.rows import Rows
 from dure.errors import ConfigError, DataError, DomainError
 
@@ -201,7 +202,8 @@ class Rule:
         flags = ("more updates dropped than f",) if len(dropped) > f > 0 else ()
         call = Call(max(f - len(dropped), 0), weights[used], key, state, clients[used], server)
         self._admit(rows.n, call)
-        decision = self.decide(rows, call)
+        with one_blas_thread():
+            decision = self.decide(rows, call)
         return _aggregate(rows, call, decision, used, dropped, m, flags)
 
     def _admit(self, n: int, call: Call) -> None:
@@ -233,12 +235,12 @@ def _aggregate(
     m: int,
     flags: tuple[str, ...],
 ) -> Aggregate:
-    coefficients = decision.coefficients
-    if coefficients is None and decision.selected is not None:
+    coefficients, vector = decision.coefficients, decision.vector
+    if coefficients is None and vector is None:
+        assert decision.selected is not None
         coefficients = np.zeros(rows.n)
         chosen = call.weights[decision.selected]
         coefficients[decision.selected] = chosen / chosen.sum()
-    vector = decision.vector
     if vector is None:
         assert coefficients is not None
         vector = rows.combine(coefficients)

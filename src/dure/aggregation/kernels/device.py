@@ -84,3 +84,10 @@ def squared_to(x: Any, point: Any) -> np.ndarray:
     with jax.enable_x64(True):
         gap = _float64(x) - _float64(point)
         return np.asarray((gap * gap).sum(1))
+
+
+def along(x: Any, origin: Any, vector: Any) -> np.ndarray:
+    """(n,) (rows − origin) · vector, in float64."""
+    with jax.enable_x64(True):
+        y = _float64(x) if origin is None else _float64(x) - _float64(origin)
+        return np.asarray(jnp.einsum("id,d->i", y, _float64(vector), precision=lax.Precision.HIGHEST))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dure.aggregation.kernels import columns
+from dure.aggregation.kernels.threads import one_blas_thread
 
 #: Columns in one unit of work; a multiple of `columns.BLOCK`.
 CHUNK = 4096
@@ -27,17 +28,10 @@ def _pool(process: int) -> ThreadPoolExecutor:
     )
 
 
-@lru_cache(maxsize=1)
-def _libraries() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
 def in_order(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """Results of `work` in the order of the items, computed by all cores, few of them at a time."""
     pool = _pool(os.getpid())  # a forked process has no threads of its parent's
-    with _libraries().limit(limits=1, user_api="blas"):
+    with one_blas_thread():
         waiting: deque[Any] = deque()
         for item in items:
             waiting.append(pool.submit(work, item))
@@ -143,6 +137,22 @@ def squared_to(x: np.ndarray, rows: np.ndarray, point: np.ndarray, total: np.nda
         found = np.zeros(len(rows))
         columns.squared_to(x, rows, low, min(low + CHUNK, x.shape[1]), point, found)
         return found
+
+    for piece in in_order(part, range(0, x.shape[1], CHUNK)):
+        total += piece
+
+
+def along(
+    x: np.ndarray, rows: np.ndarray, origin: np.ndarray | None, vector: np.ndarray, total: np.ndarray
+) -> None:
+    """Makes total (n,) ← total + (x[rows] − origin) · vector, in float64."""
+
+    def part(low: int) -> np.ndarray:
+        here = slice(low, low + CHUNK)
+        y = x[rows, here].astype(np.float64)
+        if origin is not None:
+            y -= origin[here]
+        return np.asarray(y @ vector[here])
 
     for piece in in_order(part, range(0, x.shape[1], CHUNK)):
         total += piece
