@@ -1,0 +1,129 @@
+"""Attacks that try the server's own rule and keep what hurts most (as in ByzFL; Allouah et al., AISTATS 2023)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dure.aggregation.checking import checked_count, checked_number
+from dure.attacks.base import Attack, Scene, Sent, sent
+from dure.attacks.known import deviation, known, mean
+from dure.errors import ConfigError
+
+_LARGEST = float(np.finfo(np.float64).max)
+
+
+def line_search(
+    value: Callable[[float], float], start: float = 0.0, step: float = 10.0, evaluations: int = 20
+) -> tuple[float, float]:
+    """Where a function of one number is large, to the right of `start`: (the place, the value there).
+
+    The step doubles as long as it leads to larger values; then it shrinks by a fifth each time, whether or not it
+    led to a larger one. Values that are NaN are never taken.
+
+    Args:
+        value: the function.
+        start: where the search begins. Nothing left of it is ever tried.
+        step: the first step, above 0.
+        evaluations: how often the function is called in all, at least 1.
+    """
+    best, highest = start, value(start)
+    if np.isnan(highest):
+        highest = -np.inf
+    growing = True
+    for _ in range(evaluations - 1):
+        tried = value(best + step)
+        better = tried > highest
+        if better:
+            best, highest = best + step, tried
+        growing = growing and better
+        step *= 2.0 if growing else 0.8
+    return best, float(highest)
+
+
+@dataclass(frozen=True)
+class _Optimized(Attack):
+    """The place on a line through the honest mean m that moves the server's aggregate furthest from m.
+
+    All attackers send the same. The rule is called `evaluations` times a round.
+
+    Args:
+        start: the first τ that is tried. The search goes to the right only, so it matters.
+        step: the first step, above 0.
+        evaluations: how often the rule is called in all, at least 1.
+    """
+
+    start: float = 0.0
+    step: float = 10.0
+    evaluations: int = 20
+    knowledge = "rule"
+
+    def __post_init__(self) -> None:
+        checked_number(self, "start", self.start, -np.inf, _LARGEST, "a finite number")
+        checked_number(self, "step", self.step, 0.0, _LARGEST, "a finite number above 0")
+        checked_count(self, "evaluations", self.evaluations, 1)
+
+    def craft(self, scene: Scene) -> Sent:
+        assert scene.rule is not None  # `updates` has seen to it
+        rule, rows = scene.rule, known(scene)
+        m = mean(rows)
+        base, direction = self.line(rows, m)
+        whole = np.concatenate([scene.honest, scene.own])  # the server sees it in this form, to the last bit
+
+        def damage(tau: float) -> float:
+            whole[len(scene.honest) :] = sent(scene, base + tau * direction).rows
+            moved = np.asarray(rule(whole.copy()), np.float64) - m
+            return float(moved @ moved)
+
+        tau, _ = line_search(damage, self.start, self.step, self.evaluations)
+        return sent(scene, base + tau * direction)
+
+    def line(self, rows: np.ndarray, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(base, direction), (d,) each: sent is base + τ · direction."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OptimizedIPM(_Optimized):
+    """−τm with the τ that moves the server's aggregate furthest from the mean m of the honest updates.
+
+    All attackers send the same. The rule, pre-aggregators included, is called `evaluations` times a round.
+
+    Args:
+        start: the first τ that is tried. The search goes to the right only, so it matters.
+        step: the first step, above 0.
+        evaluations: how often the rule is called in all, at least 1.
+    """
+
+    citation = "C. Xie, O. Koyejo, I. Gupta. Fall of Empires: Breaking Byzantine-tolerant SGD. UAI 2019."
+
+    def line(self, rows: np.ndarray, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: D102
+        return np.zeros_like(m), -m
+
+
+@dataclass(frozen=True)
+class OptimizedALIE(_Optimized):
+    """m ± τσ with the τ that moves the server's aggregate furthest from the mean m of the honest updates.
+
+    All attackers send the same. The rule, pre-aggregators included, is called `evaluations` times a round.
+
+    Args:
+        start: the first τ that is tried. The search goes to the right only, so it matters.
+        step: the first step, above 0.
+        evaluations: how often the rule is called in all, at least 1.
+        sign: 1 adds, as in ByzFL; −1 subtracts.
+        ddof: σ has the divisor h − ddof for h honest updates; 0 where there are no more than ddof of them.
+    """
+
+    sign: int = 1
+    ddof: int = 1
+    citation = "G. Baruch, M. Baruch, Y. Goldberg. A Little Is Enough. NeurIPS 2019."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sign not in (-1, 1):
+            raise ConfigError(f"OptimizedALIE(sign={self.sign!r}) is not allowed: it must be −1 or 1.")
+        checked_count(self, "ddof", self.ddof)
+
+    def line(self, rows: np.ndarray, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # noqa: D102
+        return m, self.sign * deviation(rows, self.ddof)
