@@ -204,11 +204,8 @@ def test_a_client_that_lies_about_its_examples_is_capped() -> None:
     lying = {"attack": Claims(1e6), "attackers": [9], "aggregator": Mean(), "weighting": "examples"}
     np.testing.assert_allclose(after(1, **lying), own[9], rtol=1e-3)
     capped = after(1, **lying, weight_cap=1.0)
-    sizes = np.array(SIZES)[WORKING]
-    claimed = np.minimum(
-        np.where(np.flatnonzero(WORKING) == 9, 2e6, sizes),
-        np.median(np.where(np.flatnonzero(WORKING) == 9, 2e6, sizes)),
-    )
+    claimed = np.where(np.arange(12) == 9, 2e6, SIZES)[WORKING]
+    claimed = np.minimum(claimed, np.median(claimed))
     np.testing.assert_allclose(capped, np.average(own[WORKING], axis=0, weights=claimed), rtol=1e-5)
 
 
@@ -360,10 +357,23 @@ class Remembers(Rule):
         return Decision(vector=(state["sum"] / state["count"]).astype(np.float32), state=state)
 
 
+@dataclass(frozen=True)
+class Halves(Attack):
+    """Sends ever smaller parts of what the rule would make of everybody's honest updates."""
+
+    knowledge = "rule"
+
+    def craft(self, scene: Scene) -> Sent:
+        assert scene.rule is not None
+        count = 1 if scene.state is None else int(scene.state["count"]) + 1
+        value = scene.rule(np.concatenate([scene.honest, scene.own])) / 2**count
+        return Sent(np.tile(value, (len(scene.own), 1)), {"count": np.array(count)})
+
+
 def test_a_resumed_run_remembers_all_that_the_rule_and_the_attack_did(tmp_path: Path) -> None:
     keywords: dict[str, Any] = {
         "aggregator": Remembers(),
-        "attack": Spy([]),
+        "attack": Halves(),
         "attackers": 2,
         "epochs": 2,
         "batch_size": 3,

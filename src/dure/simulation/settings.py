@@ -99,7 +99,7 @@ def settings(
     lost_uploads: float | LostUploads = 0.0,
     client_errors: str = "raise",
     executor: str = "local",
-    aggregator: Rule | None = None,
+    aggregator: Any = None,
     too_few: str = "skip",
     weight_cap: float | None = None,
     attack: Any = None,
