@@ -133,7 +133,7 @@ def hooks(enemy: Hostile | None, previous: np.ndarray | None, size: int) -> dict
     return {
         ATTACKERS: np.asarray(enemy.ids, np.int32),
         MOVABLE: movable,
-        RADIUS: np.float32(np.inf if enemy.attack.radius is None else enemy.attack.radius),
+        RADIUS: np.asarray(np.inf if enemy.attack.radius is None else enemy.attack.radius, np.float32),
     }
 
 
