@@ -109,9 +109,10 @@ class Rows:
             rows, mixing = self._before
             return _congruent(mixing, rows.inner)
         n = len(self.index)
-        return self._sum(
+        found: np.ndarray = self._sum(
             np.zeros((n, n)), lambda k, x, rows, at, total: k.gram(x, rows, at(self.centre), None, total)
         )
+        return found
 
     @cached_property
     def _points(self) -> np.ndarray:
@@ -128,7 +129,8 @@ class Rows:
         n = len(self.index)
         zero = np.zeros(self.d) if self.centre is None else self.centre
         return self._sum(
-            np.zeros((n + 1, n + 1)), lambda k, x, rows, at, total: k.gram(x, rows, at(origin), at(zero), total)
+            np.zeros((n + 1, n + 1)),
+            lambda k, x, rows, at, total: k.gram(x, rows, at(origin), at(zero), total),
         )
 
     @cached_property
@@ -166,7 +168,7 @@ class Rows:
         """(n,) ‖x_i − centre‖ in float64: without a Gram matrix, where none is there yet."""
         if self.mixing is not None or "inner" in self.__dict__:
             return np.asarray(np.sqrt(self.from_centre))
-        return np.sqrt(self.squared_to(np.zeros(self.d) if self.centre is None else self.centre))
+        return np.asarray(np.sqrt(self.squared_to(np.zeros(self.d) if self.centre is None else self.centre)))
 
     def along(self, vector: np.ndarray) -> np.ndarray:
         """(n,) inner products of x_i − centre with a vector (d,), in float64, by a pass over the data."""
