@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax.numpy as jnp
 import numpy as np
+from ml_dtypes import finfo
 
 from dure.aggregation.checking import checked_count
 from dure.aggregation.gap import upper_group
@@ -53,8 +53,9 @@ class FLDetector(Rule):
     change, the others until there are `window` distances. The model's step is the change of `center`; without
     center= it is the last aggregate, which the server is then taken to have added as it was.
 
-    State: "clients" (k,), "known" (k,) whether a sound update is in "updates" (k, d), "scores" (k, ≤ window), "steps" and "changes" (≤ window, d), "vector"
-    (d,) and "center" (d,), in float32 (float64 for float64 updates): as much memory as k + 2 · window + 2 updates.
+    State: "clients" (k,), "known" (k,) whether a sound update is in "updates" (k, d), "scores" (k, ≤ window), "steps"
+    and "changes" (≤ window, d), "vector" (d,) and "center" (d,), in float32 (float64 for float64 updates): as much
+    memory as k + 2 · window + 2 updates.
 
     Args:
         window: rounds and pairs that are remembered, at least 1.
@@ -85,7 +86,7 @@ class FLDetector(Rule):
             turn = curvature_times(
                 old["steps"].astype(np.float64), old["changes"].astype(np.float64), step.astype(np.float64)
             )
-            errors = _errors(old, turn, sent, here, float(jnp.finfo(rows.dtype).eps))
+            errors = _errors(old, turn, sent, here, float(finfo(rows.dtype).eps))
             scores = np.column_stack([scores, errors])[:, -self.window :]
 
         suspicion = scores.mean(1) if scores.shape[1] else None
