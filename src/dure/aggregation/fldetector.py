@@ -86,7 +86,7 @@ class FLDetector(Rule):
             turn = curvature_times(
                 old["steps"].astype(np.float64), old["changes"].astype(np.float64), step.astype(np.float64)
             )
-            errors = _errors(old, turn, sent, here, float(finfo(rows.dtype).eps))
+            errors = _errors(old, turn, sent, here, float(finfo(rows.dtype).eps))  # type: ignore[no-untyped-call]
             scores = np.column_stack([scores, errors])[:, -self.window :]
 
         suspicion = scores.mean(1) if scores.shape[1] else None

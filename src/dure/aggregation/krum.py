@@ -1,19 +1,36 @@
 """Krum and Multi-Krum (Blanchard, El Mhamdi, Guerraoui and Stainer, NeurIPS 2017)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from dure.aggregation.checking import checked_count
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule
+from dure.errors import ConfigError
+
+#: How many others count: as the paper has it, or with the row itself among the n − f nearest (ByzFL, ByzPy).
+Neighbours = Literal["n-f-2", "n-f-1"]
 
 
 def krum_scores(distances: np.ndarray, neighbours: int) -> np.ndarray:
     """(n,) s_i = Σ of the `neighbours` smallest squared distances D_ij, j ≠ i."""
     apart = distances + np.diag(np.full(len(distances), np.inf))
     return np.asarray(np.sort(apart, axis=1)[:, :neighbours].sum(1))
+
+
+def _scores(rows: Rows, f: int, neighbours: Neighbours) -> np.ndarray:
+    return krum_scores(rows.distances, rows.n - f - (1 if neighbours == "n-f-1" else 2))
+
+
+def _check(rule: object, f: int, neighbours: str) -> None:
+    checked_count(rule, "f", f)
+    if neighbours not in ("n-f-2", "n-f-1"):
+        raise ConfigError(
+            f"{type(rule).__name__}(neighbours={neighbours!r}) is not allowed: it is 'n-f-2', as in the paper, or "
+            "'n-f-1', as in ByzFL."
+        )
 
 
 def _needs(n: int, f: int) -> str | None:
@@ -28,21 +45,26 @@ class Krum(Rule):
 
     Args:
         f: hostile updates to reckon with, n ≥ 2f + 3.
+        neighbours: "n-f-2", as in the paper, or "n-f-1", for which a κ is known.
     """
 
     f: int
+    neighbours: Neighbours = "n-f-2"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017"
     weighting: ClassVar[str] = "selection"
     geometric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checked_count(self, "f", self.f)
+        _check(self, self.f, self.neighbours)
 
     def needs(self, n: int, f: int) -> str | None:
         return _needs(n, f)
 
+    def kappa(self, n: int, f: int) -> float | None:
+        return 6.0 * (1.0 + f / (n - 2 * f)) if self.neighbours == "n-f-1" else None
+
     def decide(self, rows: Rows, call: Call) -> Decision:
-        scores = krum_scores(rows.distances, rows.n - call.f - 2)
+        scores = _scores(rows, call.f, self.neighbours)
         return Decision(selected=np.array([np.argmin(scores)]), scores=scores)
 
 
@@ -50,28 +72,32 @@ class Krum(Rule):
 class MultiKrum(Rule):
     """The mean of the m updates with the smallest Krum scores.
 
+    The paper has m ≤ n − f − 2. ByzFL's rule of this name is `MultiKrum(f, m=n - f, neighbours="n-f-1")`.
+
     Args:
         f: hostile updates to reckon with, n ≥ 2f + 3.
-        m: how many are averaged, 1 ≤ m ≤ n − f − 2; None: n − f − 2.
+        m: how many are averaged, 1 ≤ m ≤ n − f; None: n − f − 2.
+        neighbours: as for `Krum`.
     """
 
     f: int
     m: int | None = None
+    neighbours: Neighbours = "n-f-2"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017"
     weighting: ClassVar[str] = "selection"
     geometric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checked_count(self, "f", self.f)
+        _check(self, self.f, self.neighbours)
         if self.m is not None:
             checked_count(self, "m", self.m, 1)
 
     def needs(self, n: int, f: int) -> str | None:
-        if self.m is not None and self.m > n - f - 2:
-            return f"m ≤ n − f − 2 (m={self.m})"
+        if self.m is not None and self.m > n - f:
+            return f"m ≤ n − f (m={self.m})"
         return _needs(n, f)
 
     def decide(self, rows: Rows, call: Call) -> Decision:
-        scores = krum_scores(rows.distances, rows.n - call.f - 2)
+        scores = _scores(rows, call.f, self.neighbours)
         best = np.argsort(scores, kind="stable")[: self.m or rows.n - call.f - 2]
         return Decision(selected=best, scores=scores)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from dure.aggregation.kernels.threads import one_blas_thread
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Conditioned, received
 from dure.errors import ConfigError
@@ -77,7 +78,8 @@ class PreAggregator(Conditioned):
         """
         sound = received(self, updates, weights, center, None, key, None, None)
         self.admit(sound.rows.n, sound.call)
-        mixing, details = self.mixing(sound.rows, sound.call)
+        with one_blas_thread():
+            mixing, details = self.mixing(sound.rows, sound.call)
         return Mixed(
             sound.rows.mixed(mixing).matrix(),
             sound.call.at_given(mixing, 0.0),

@@ -178,8 +178,28 @@ class Rows:
         )
         return found if self.mixing is None else np.asarray(self.mixing @ found)
 
+    @property
+    def products(self) -> np.ndarray:
+        """(n, n) inner products about an origin near the rows that no single client can move.
+
+        For what depends on differences only: Σ β_i x_i with Σ β_i = 1 is ‖·‖² = βᵀ G β from that origin.
+        """
+        _ = self.distances
+        return np.asarray(self._points[:-1, :-1])
+
+    def about(self, point: np.ndarray) -> np.ndarray:
+        """(n, n) inner products of x_i − point, in float64, by a pass over the data."""
+        base = self._gram(np.asarray(point, np.float64))
+        if self.mixing is None:
+            return base[:-1, :-1]
+        affine = np.hstack([self.mixing, 1.0 - self.mixing.sum(1, keepdims=True)])
+        return np.asarray(affine @ base @ affine.T)
+
     def squared_to(self, point: np.ndarray) -> np.ndarray:
-        """(n,) ‖x_i − point‖² in float64, by a pass over the data; not for mixed rows."""
+        """(n,) ‖x_i − point‖² in float64, by a pass over the data."""
+        if self.mixing is not None:
+            return np.maximum(np.diag(self.about(point)), 0.0)
+        point = np.asarray(point, np.float64)
         return self._sum(
             np.zeros(self.n), lambda k, x, rows, at, total: k.squared_to(x, rows, at(point), total)
         )
@@ -259,15 +279,22 @@ class Rows:
 
     def some_columns(self, chosen: np.ndarray) -> np.ndarray:
         """(n, b) the chosen columns (ascending) in float64."""
-        found = []
-        for low, x in self._pieces():
-            here = chosen[(chosen >= low) & (chosen < low + x.shape[1])] - low
-            found.append(x[np.ix_(self.index, here)].astype(np.float64))
+        if self._on_device:
+            found = [np.asarray(self.source[self.index][:, chosen]).astype(np.float64)]
+        else:
+            found = self._gathered(chosen)
         base = np.hstack(found)
         if self.mixing is None:
             return base
         rest = 0.0 if self.centre is None else np.outer(1.0 - self.mixing.sum(1), self.centre[chosen])
         return np.asarray(self.mixing @ base + rest)
+
+    def _gathered(self, chosen: np.ndarray) -> list[np.ndarray]:
+        found = [np.zeros((len(self.index), 0))]
+        for low, x in self._pieces():
+            here = chosen[(chosen >= low) & (chosen < low + x.shape[1])] - low
+            found.append(x[np.ix_(self.index, here)].astype(np.float64))
+        return found
 
     def broken(self) -> np.ndarray:
         """(n,) bool: which rows hold a number that is not finite (in float64: or beyond 2⁵⁰⁰)."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dure.aggregation.checking import as_rows, checked_vector, checked_weights
+from dure.aggregation.kernels.threads import one_blas_thread
 from dure.aggregation.rows import Rows
 from dure.errors import ConfigError, DataError, DomainError
 
@@ -212,7 +213,9 @@ class Rule(Conditioned):
         """
         sound = received(self, updates, weights, center, state, key, clients, server)
         self._admit(sound.rows.n, sound.call)
-        return _aggregate(sound, self.decide(sound.rows, sound.call))
+        with one_blas_thread():
+            decision = self.decide(sound.rows, sound.call)
+        return _aggregate(sound, decision)
 
     def _admit(self, n: int, call: Call) -> None:
         self.check(n, call.f)

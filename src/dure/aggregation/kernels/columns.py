@@ -1,10 +1,11 @@
 """Column rules in numba: blocks of columns are sorted by a network that stays in the first-level cache.
 
 Every kernel works on the columns [low, high) of a matrix, holds no lock and writes only its part of the output:
-a column's result depends on that column alone, so neither blocks nor threads can be seen in it.
+a column's result depends on that column alone, so neither blocks nor threads can be seen in it. Kernels carry
+`no_type_check` as numba compiles the bare function, without the checks that the tests wrap around others.
 """
 
-from typing import Any
+from typing import no_type_check
 
 import numpy as np
 from llvmlite import ir
@@ -15,10 +16,11 @@ from numba.extending import intrinsic
 BLOCK = 128
 
 
-def _instruction(name: str) -> Any:
+@no_type_check
+def _instruction(name):
     # As a comparison and a choice the compiler makes a masked store of it, which is several times slower.
-    def typed(context: Any, a: Any, b: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def typed(context, a, b):
+        def generate(context, builder, signature, arguments):
             kind = arguments[0].type
             function = builder.module.declare_intrinsic(name, [kind], ir.FunctionType(kind, [kind, kind]))
             return builder.call(function, arguments, fastmath=("nnan", "nsz"))
@@ -33,7 +35,8 @@ _upper = _instruction("llvm.maxnum")
 
 
 @njit(nogil=True, cache=True)
-def _load(x, rows, first, width, block):  # type: ignore[no-untyped-def]
+@no_type_check
+def _load(x, rows, first, width, block):
     for i in range(rows.shape[0]):
         row = rows[i]
         for c in range(width):
@@ -41,7 +44,8 @@ def _load(x, rows, first, width, block):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _sort(block, network):  # type: ignore[no-untyped-def]
+@no_type_check
+def _sort(block, network):
     for p in range(network.shape[0]):
         a, b, kind = network[p, 0], network[p, 1], network[p, 2]
         if kind == 0:
@@ -58,7 +62,8 @@ def _sort(block, network):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def middle(x, rows, low, high, network, first, last, out):  # type: ignore[no-untyped-def]
+@no_type_check
+def middle(x, rows, low, high, network, first, last, out):
     """out[c] ← the mean of the ranks first … last of column c, formed relative to the rank `first`.
 
     With one rank it is that value, with two their midpoint; equal values give that value exactly.
@@ -79,7 +84,8 @@ def middle(x, rows, low, high, network, first, last, out):  # type: ignore[no-un
 
 
 @njit(nogil=True, cache=True)
-def around(x, rows, low, high, network, keep, out):  # type: ignore[no-untyped-def]
+@no_type_check
+def around(x, rows, low, high, network, keep, out):
     """out[c] ← the mean of the `keep` values nearest the median of column c; of equal windows the smaller values."""
     n = rows.shape[0]
     block = np.zeros((n, BLOCK), x.dtype)
@@ -104,7 +110,8 @@ def around(x, rows, low, high, network, keep, out):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True)
-def weighted(x, rows, low, high, weights, bound, trim, out):  # type: ignore[no-untyped-def]
+@no_type_check
+def weighted(x, rows, low, high, weights, bound, trim, out):
     """Weighted median (`trim` < 0) or mean of what is left when mass `trim` is cut off both ends of each column.
 
     `bound`: the total weight W. Equal values are in the order of the rows.
@@ -143,7 +150,8 @@ def weighted(x, rows, low, high, weights, bound, trim, out):  # type: ignore[no-
 
 
 @njit(nogil=True, cache=True)
-def combined(x, rows, low, high, coefficients, centre, rest, out):  # type: ignore[no-untyped-def]
+@no_type_check
+def combined(x, rows, low, high, coefficients, centre, rest, out):
     """out[c] ← Σ_i coefficients[i] x[rows[i], c] + rest · centre[c], in float64, row after row."""
     total = np.zeros(BLOCK * 4, np.float64)
     for start in range(low, high, BLOCK * 4):
@@ -160,7 +168,8 @@ def combined(x, rows, low, high, coefficients, centre, rest, out):  # type: igno
 
 
 @njit(nogil=True, cache=True)
-def broken(x, rows, low, high, limit, out):  # type: ignore[no-untyped-def]
+@no_type_check
+def broken(x, rows, low, high, limit, out):
     """out[i] ← True where row i holds a number that is not finite or beyond `limit` in [low, high)."""
     for i in range(rows.shape[0]):
         row = rows[i]
@@ -172,7 +181,8 @@ def broken(x, rows, low, high, limit, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def squared_to(x, rows, low, high, point, out):  # type: ignore[no-untyped-def]
+@no_type_check
+def squared_to(x, rows, low, high, point, out):
     """out[i] ← Σ over [low, high) of (x[rows[i], c] − point[c])² in float64."""
     for i in range(rows.shape[0]):
         row = rows[i]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dure.aggregation.kernels import columns
+from dure.aggregation.kernels.threads import one_blas_thread
 
 #: Columns in one unit of work; a multiple of `columns.BLOCK`.
 CHUNK = 4096
@@ -27,17 +28,10 @@ def _pool(process: int) -> ThreadPoolExecutor:
     )
 
 
-@lru_cache(maxsize=1)
-def _libraries() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
 def in_order(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """Results of `work` in the order of the items, computed by all cores, few of them at a time."""
     pool = _pool(os.getpid())  # a forked process has no threads of its parent's
-    with _libraries().limit(limits=1, user_api="blas"):
+    with one_blas_thread():
         waiting: deque[Any] = deque()
         for item in items:
             waiting.append(pool.submit(work, item))
