@@ -10,7 +10,8 @@ import pytest
 from dure.aggregation import ARC, NNM, RLR, Bucketing, Clipping, FLTrust, FoolsGold, TrimmedMean, chain
 
 CASES = {
-    case["id"]: case for case in json.loads((Path(__file__).parent / "robust_cases.json").read_text())["cases"]
+    case["id"]: case
+    for case in json.loads((Path(__file__).parent / "robust_cases.json").read_text())["cases"]
 }
 
 

@@ -41,20 +41,14 @@ class Chain(Rule):
     weighting: ClassVar[str] = "none"
 
     def __post_init__(self) -> None:
-        if not self.before or not all(isinstance(step, PreAggregator) for step in self.before):
+        if self.rule.by_client and not self._keeps_clients:
             raise ConfigError(
-                f"A chain begins with pre-aggregators, such as NNM or Bucketing, and not with {self.before!r}."
-            )
-        if not isinstance(self.rule, Rule):
-            raise ConfigError(f"A chain ends in a rule, such as TrimmedMean, and not in {self.rule!r}.")
-        if self.rule.remembers and not self._keeps_clients:
-            raise ConfigError(
-                f"{type(self.rule).__name__} remembers what each client sent, and behind Bucketing its rows are no "
-                "clients any more. Leave one of them out."
+                f"{type(self.rule).__name__} tells clients apart, and behind Bucketing rows are no clients any more. "
+                "Leave one of them out."
             )
         object.__setattr__(self, "geometric", any(part.geometric for part in self._parts))
         object.__setattr__(self, "draws", any(part.draws for part in self._parts))
-        object.__setattr__(self, "remembers", self.rule.remembers)
+        object.__setattr__(self, "by_client", self.rule.by_client)
 
     @property
     def _parts(self) -> tuple[Conditioned, ...]:
@@ -130,7 +124,13 @@ def chain(*parts: PreAggregator | Rule) -> Chain:
     Raises:
         ConfigError: the parts are of another kind or order, or the rule can't work on what is left.
     """
-    if not parts:
-        raise ConfigError("A chain needs pre-aggregators and a rule: chain(NNM(f=2), TrimmedMean(f=2)).")
-    *before, rule = parts
-    return Chain(tuple(before), rule)  # type: ignore[arg-type]  # what they are is checked there
+    *before, rule = parts or (None,)
+    steps = tuple(step for step in before if isinstance(step, PreAggregator))
+    if not steps or len(steps) < len(before):
+        raise ConfigError(
+            f"A chain begins with pre-aggregators, such as NNM or Bucketing, and not with {(before or parts)!r}: "
+            "chain(NNM(f=2), TrimmedMean(f=2))."
+        )
+    if not isinstance(rule, Rule):
+        raise ConfigError(f"A chain ends in a rule, such as TrimmedMean, and not in {rule!r}.")
+    return Chain(steps, rule)

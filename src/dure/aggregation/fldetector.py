@@ -65,7 +65,7 @@ class FLDetector(Rule):
     citation: ClassVar[str] = "Zhang et al., KDD 2022"
     weighting: ClassVar[str] = "selection"
     draws: ClassVar[bool] = True
-    remembers: ClassVar[bool] = True
+    by_client: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_count(self, "window", self.window, 1)

@@ -52,7 +52,7 @@ class FoolsGold(Rule):
     confidence: float = 1.0
     columns: tuple[int, int] | None = None
     citation: ClassVar[str] = "Fung et al., RAID 2020"
-    remembers: ClassVar[bool] = True
+    by_client: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_number(

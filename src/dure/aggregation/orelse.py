@@ -37,7 +37,7 @@ class OrElse(Rule):
         both = (self.rule, self.fallback)
         object.__setattr__(self, "geometric", self.rule.geometric)
         object.__setattr__(self, "draws", any(part.draws for part in both))
-        object.__setattr__(self, "remembers", any(part.remembers for part in both))
+        object.__setattr__(self, "by_client", any(part.by_client for part in both))
         kinds = {part.weighting for part in both}
         strictest = next(kind for kind in ("none", "selection", "mass") if kind in kinds)
         object.__setattr__(self, "weighting", strictest)

@@ -39,7 +39,7 @@ class RLR(Rule):
         checked_number(self, "lr", self.lr, 0.0, float(np.finfo(np.float64).max), "more than 0")
         if not isinstance(self.inner, Rule):
             raise ConfigError(f"RLR(inner={self.inner!r}) is not allowed: it must be a rule, such as Mean().")
-        for name in ("weighting", "geometric", "draws", "remembers"):
+        for name in ("weighting", "geometric", "draws", "by_client"):
             object.__setattr__(self, name, getattr(self.inner, name))
 
     def hostile(self, m: int) -> int:

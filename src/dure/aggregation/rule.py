@@ -166,11 +166,11 @@ class Rule(Conditioned):
         weighting: "mass": weights count as that many updates, and f means the mass of the f heaviest;
             "selection": they only weight the average over those that the rule chose;
             "none": the rule has no meaning for unequal weights, which raise.
-        remembers: its state holds something for each client number.
+        by_client: it tells clients apart by their numbers.
     """
 
     weighting: ClassVar[str] = "none"
-    remembers: ClassVar[bool] = False
+    by_client: ClassVar[bool] = False
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         """What the rule makes of sound rows."""
