@@ -30,7 +30,9 @@ def test_scores_and_choice_are_those_of_the_definition(seed, neighbours):
     np.testing.assert_array_equal(one.selected, [np.argmin(scores)])
     np.testing.assert_array_equal(one.vector, x[np.argmin(scores)])
     best = np.sort(np.argsort(scores)[: n - f])
-    many = MultiKrum(f, m=n - f, neighbours=neighbours)(x)
+    many = MultiKrum(f, m="n-f", neighbours=neighbours)(x)
+    same = MultiKrum(f, m=n - f, neighbours=neighbours)(x)
+    np.testing.assert_array_equal(same.selected, best)
     np.testing.assert_array_equal(many.selected, best)
     np.testing.assert_allclose(many.vector, x[best].mean(0), rtol=1e-12)
 
@@ -76,6 +78,7 @@ def test_dropped_updates_leave_m_possible():
         lambda: Krum(True),
         lambda: Krum(1, neighbours="n-f"),
         lambda: MultiKrum(1, m=0),
+        lambda: MultiKrum(1, m="n"),
         lambda: MultiKrum(1, neighbours="3"),
     ],
 )

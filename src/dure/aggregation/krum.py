@@ -69,16 +69,16 @@ class Krum(Rule):
 class MultiKrum(Rule):
     """The mean of the m updates with the smallest Krum scores.
 
-    The paper has m ≤ n − f − 2. ByzFL's rule of this name is `MultiKrum(f, m=n - f, neighbours="n-f-1")`.
+    The paper has m ≤ n − f − 2. ByzFL's rule of this name is `MultiKrum(f, m="n-f", neighbours="n-f-1")`.
 
     Args:
         f: hostile updates to reckon with, n ≥ 2f + 3.
-        m: how many are averaged, 1 ≤ m ≤ n − f; None: n − f − 2.
+        m: how many are averaged: "n-f-2", "n-f", or a number, 1 ≤ m ≤ n − f.
         neighbours: as for `Krum`.
     """
 
     f: int
-    m: int | None = None
+    m: int | str = "n-f-2"
     neighbours: str = "n-f-2"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017"
     weighting: ClassVar[str] = "selection"
@@ -86,15 +86,18 @@ class MultiKrum(Rule):
 
     def __post_init__(self) -> None:
         _check(self, self.f, self.neighbours)
-        if self.m is not None:
+        if self.m not in ("n-f-2", "n-f"):
             checked_count(self, "m", self.m, 1)
 
+    def _averaged(self, n: int, f: int) -> int:
+        return self.m if not isinstance(self.m, str) else n - f - (2 if self.m == "n-f-2" else 0)
+
     def needs(self, n: int, f: int) -> str | None:
-        if self.m is not None and self.m > n - f:
+        if self._averaged(n, f) > n - f:
             return f"m ≤ n − f (m={self.m})"
         return _needs(n, f)
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         scores = _scores(rows, call.f, self.neighbours)
-        best = np.argsort(scores, kind="stable")[: self.m or rows.n - call.f - 2]
+        best = np.argsort(scores, kind="stable")[: self._averaged(rows.n, call.f)]
         return Decision(selected=best, scores=scores)
