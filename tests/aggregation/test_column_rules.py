@@ -20,7 +20,10 @@ SHAPES = [(1, 5), (2, 1), (3, 127), (4, 129), (7, 4096), (8, 4097), (25, 10_000)
 def test_the_median_is_numpys(n, d, dtype):
     x = matrix(n, d, dtype=dtype)
     expected = np.median(x.astype(np.float64), axis=0)
-    np.testing.assert_array_equal(Median()(x).vector, expected.astype(dtype))
+    if n % 2 or dtype == np.float32:  # formed in float64 and rounded once
+        np.testing.assert_array_equal(Median()(x).vector, expected.astype(dtype))
+    error = np.abs(Median()(x).vector - expected)
+    assert (error <= 2 * np.finfo(dtype).eps * np.abs(x).max(0)).all()
 
 
 def test_of_an_even_number_the_midpoint_and_neither_of_the_two():
@@ -36,20 +39,14 @@ def test_the_trimmed_mean_is_that_of_the_sorted_column(n, d):
     x = matrix(n, d, 1)
     for f in {0, (n - 1) // 4, (n - 1) // 2}:
         ranked = np.sort(x.astype(np.float64), axis=0)[f : n - f]
-        np.testing.assert_allclose(
-            TrimmedMean(f)(x).vector, ranked.mean(0), rtol=3e-7, atol=1e-6 * np.abs(ranked).max(0)
-        )
+        error = np.abs(TrimmedMean(f)(x).vector - ranked.mean(0))
+        assert (error <= 1e-7 * np.abs(ranked).max(0)).all()
 
 
 def meamed(column, keep):
-    median = np.median(column)
-    ranked = np.sort(column)
-    windows = [
-        (max(median - w[0], w[-1] - median), i)
-        for i in range(len(column) - keep + 1)
-        for w in [ranked[i : i + keep]]
-    ]
-    first = min(windows)[1]
+    ranked, median = np.sort(column), np.median(column)
+    starts = range(len(column) - keep + 1)
+    first = min(starts, key=lambda i: max(median - ranked[i], ranked[i + keep - 1] - median))
     return ranked[first : first + keep].mean()
 
 
@@ -63,8 +60,8 @@ def test_meamed_is_the_mean_of_those_nearest_the_median(n, d):
             for column in x.T
         ]
         found = MeaMed(f)(x).vector
-        np.testing.assert_allclose(found, by_window, rtol=1e-12)
-        np.testing.assert_allclose(found, nearest, rtol=1e-12)
+        for expected in (by_window, nearest):
+            assert (np.abs(found - expected) <= 1e-14 * np.abs(x).max(0)).all()
 
 
 def test_of_two_windows_equally_near_the_smaller_values_count():

@@ -458,7 +458,7 @@ def test_these_rules_have_a_constant():
 @pytest.mark.parametrize("name", with_kappa())
 def test_no_input_exceeds_the_constant(name):
     kind, rng, largest = RULES[name], np.random.default_rng(16), 0.0
-    for _ in range(20):
+    for _ in range(12):
         for n in (5, 7, 9):
             for f in range(1, (n - 1) // 2 + 1):
                 if n < kind.least(f):
