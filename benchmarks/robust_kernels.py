@@ -94,8 +94,8 @@ JOBS = [
         byzfl=("CenteredClipping", {"L": 10, "tau": 100.0}), same=("byzfl",),
     ),
     Job(
-        "Multi-Krum 80 × 65,536, f 20", 80, 65536, MultiKrum(20, m=60, neighbours="n-f-1"), byzfl=("MultiKrum", {"f": 20}),
-        same=("byzfl",), targets={"byzfl": 50},
+        "Multi-Krum 80 × 65,536, f 20", 80, 65536, MultiKrum(20, m=60, neighbours="n-f-1"),
+        byzfl=("MultiKrum", {"f": 20}), same=("byzfl",), targets={"byzfl": 50},
     ),
     Job("NNM 196 × 4096, f 32", 196, 4096, NNM(32), byzfl=("NNM", {"f": 32}), same=("byzfl",), targets={"byzfl": 50}),
     Job("CAF 64 × 65,536, f 8", 64, 65536, CAF(8), byzfl=("CAF", {"f": 8})),
