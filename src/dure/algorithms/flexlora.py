@@ -8,6 +8,9 @@ Resources, NeurIPS 2024, with one rank for all clients.
 
 It is the nearest product of rank r: exact where the mean has no higher rank, else better than any other average that
 leaves W alone. Traffic is FedIT's.
+
+Where the mean has a lower rank, components are left without a singular value. As √0 in both factors they could never
+move again (each one's gradient is a multiple of the other), so there B = 0 and A is new, as at the beginning.
 """
 
 from dataclasses import dataclass
@@ -42,12 +45,13 @@ class FlexLoRA(Adapted):
         w, delta = server.w, mean.delta
         product = self.products(w, w) + self.products(delta, w) + self.products(w, delta) + mean.product
         new, at = w + delta, 0
-        for p in self.places:
-            adapter = p.adapter
-            matrix = adapter.matrix(product[at : at + p.size]) / adapter.scale
+        for p, fresh in zip(self.places, self.fresh(w, round.number), strict=True):
+            rank = p.adapter.rank
+            matrix = p.adapter.matrix(product[at : at + p.size]) / p.adapter.scale
             u, values, v = jnp.linalg.svd(matrix, full_matrices=False)
-            root = jnp.sqrt(values[: adapter.rank])
-            b, a = u[:, : adapter.rank] * root, root[:, None] * v[: adapter.rank]
-            new = new.at[p.a : p.a + a.size].set(a.reshape(-1)).at[p.b : p.b + b.size].set(b.reshape(-1))
+            rounding = values[0] * max(matrix.shape) * jnp.finfo(matrix.dtype).eps
+            there = values[:rank] > rounding
+            root = jnp.where(there, jnp.sqrt(values[:rank]), 0)
+            new = p.put(new, jnp.where(there[:, None], root[:, None] * v[:rank], fresh), u[:, :rank] * root)
             at += p.size
         return Server(new)
