@@ -35,7 +35,9 @@ class Place(NamedTuple):
 
     def put(self, w: Array, a: Array, b: Array) -> Array:
         """The vector with these factors."""
-        return w.at[self.a : self.a + a.size].set(a.reshape(-1)).at[self.b : self.b + b.size].set(b.reshape(-1))
+        return (
+            w.at[self.a : self.a + a.size].set(a.reshape(-1)).at[self.b : self.b + b.size].set(b.reshape(-1))
+        )
 
     @property
     def size(self) -> int:

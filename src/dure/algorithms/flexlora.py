@@ -14,6 +14,7 @@ move again (each one's gradient is a multiple of the other), so there B = 0 and 
 """
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -43,14 +44,17 @@ class FlexLoRA(Adapted):
 
     def apply(self, server: Server, mean: Factors, round: RoundInfo) -> Server:  # noqa: D102
         w, delta = server.w, mean.delta
-        product = self.products(w, w) + self.products(delta, w) + self.products(w, delta) + mean.product
+        terms = [self.products(w, w), self.products(delta, w), self.products(w, delta), mean.product]
+        product, largest = sum(terms), jnp.max(jnp.abs(jnp.stack(terms)), 0)
         new, at = w + delta, 0
         for p, fresh in zip(self.places, self.fresh(w, round.number), strict=True):
             rank = p.adapter.rank
-            matrix = p.adapter.matrix(product[at : at + p.size]) / p.adapter.scale
+            part = slice(at, at + p.size)
+            matrix = p.adapter.matrix(product[part]) / p.adapter.scale
             u, values, v = jnp.linalg.svd(matrix, full_matrices=False)
-            rounding = values[0] * max(matrix.shape) * jnp.finfo(matrix.dtype).eps
-            there = values[:rank] > rounding
+            # The terms may cancel: then what they leave is their rounding.
+            noise = jnp.max(largest[part]) / p.adapter.scale * sqrt(max(matrix.shape)) + values[0]
+            there = values[:rank] > 4 * noise * jnp.finfo(w.dtype).eps
             root = jnp.where(there, jnp.sqrt(values[:rank]), 0)
             new = p.put(new, jnp.where(there[:, None], root[:, None] * v[:rank], fresh), u[:, :rank] * root)
             at += p.size

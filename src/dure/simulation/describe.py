@@ -80,7 +80,11 @@ def config(
             "task": task.name,
             "parameters": layout.size,
             **({"frozen": plain(engine.columns[FROZEN])} if layout.frozen_size else {}),
-            **({"adapters": {a.name: _adapter(a) for a in task.model.adapters}} if task.model.adapters else {}),
+            **(
+                {"adapters": {a.name: _adapter(a) for a in task.model.adapters}}
+                if task.model.adapters
+                else {}
+            ),
             "buffers": layout.buffer_size,
             "counters": layout.counter_size,
             "initial": start,

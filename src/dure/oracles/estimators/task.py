@@ -118,9 +118,10 @@ def _warn_of_empty(estimator: Any, classes: int | None, y: np.ndarray) -> None:
     """`classes` may be declared for more than these clients have; labels that skip a number look the same."""
     empty = [] if classes is None else np.flatnonzero(np.bincount(y, minlength=classes) == 0).tolist()
     if empty:
+        more = f" (and of {len(empty) - 1} more)" if empty[1:] else ""
         warnings.warn(
-            f"No client has a row of class {', '.join(map(str, empty))} of {classes}: {type(estimator).__name__} learns "
-            "never to say it. If labels are numbered with gaps, renumber them; else correct `classes`, or go on.",
+            f"No client has a row of class {empty[0]} of {classes}{more}: {type(estimator).__name__} learns never to "
+            "say it. If labels are numbered with gaps, renumber them; else correct `classes`, or go on.",
             stacklevel=3,
         )
 

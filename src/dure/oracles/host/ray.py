@@ -140,7 +140,7 @@ class RayPool:
             return self._asked(host, job, given, wanted)
         except DureError:
             raise
-        except Exception as error:  # not only Ray's own: a connection that has ended is told in several ways
+        except (Exception, SystemExit) as error:  # a connection that has ended is told in several ways
             raise RunError(f"The Ray cluster could not be asked: {_first_line(error)}") from error
 
     def _asked(self, host: Any, job: Any, given: Arrays, wanted: Arrays) -> list[Any]:
@@ -283,9 +283,8 @@ def _tell_why() -> None:
     """Ray itself waits for ever and says nothing."""
     has, free = (f"{found.get('CPU', 0):g}" for found in (ray.cluster_resources(), ray.available_resources()))
     warnings.warn(
-        f"No worker of the Ray cluster has begun for {PATIENCE} seconds. It needs a free CPU, and the cluster has {has}, "
-        f"of which {free} are free; starting a process there may take a while too. Still waiting: `ray status` tells "
-        "more.",
+        f"No worker of the Ray cluster has begun for {PATIENCE} seconds. It needs a CPU, and the cluster has {has}, of "
+        f"which {free} are free; starting a process there may take a while too. Still waiting: `ray status` tells more.",
         RuntimeWarning,
         stacklevel=2,
     )
