@@ -61,8 +61,8 @@ def check_adapters(algorithm: Algorithm, model: Model) -> None:
         raise ConfigError(
             f"{type(algorithm).__name__} averages low-rank adapters, and model {model.name!r} has none. Give "
             'dure.lora(model, rank=8, alpha=16, targets=["*attention*"]), with names of your model\'s matrices. Of '
-            "peft, plain LoRA on linear layers is known; other kinds (DoRA, LoRA on convolutions or embeddings, …) can be "
-            "trained with FedAvg, which averages whatever is trained."
+            "peft, plain LoRA on linear layers is known; other kinds (DoRA, LoRA on convolutions or embeddings, …) can "
+            "be trained with FedAvg, which averages whatever is trained."
         )
 
 

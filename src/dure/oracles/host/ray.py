@@ -284,7 +284,7 @@ def _tell_why() -> None:
     has, free = (f"{found.get('CPU', 0):g}" for found in (ray.cluster_resources(), ray.available_resources()))
     warnings.warn(
         f"No worker of the Ray cluster has begun for {PATIENCE} seconds. It needs a CPU, and the cluster has {has}, of "
-        f"which {free} are free; starting a process there may take a while too. Still waiting: `ray status` tells more.",
+        f"which {free} are free; starting a process may take a while too. Still waiting: `ray status` tells more.",
         RuntimeWarning,
         stacklevel=2,
     )
