@@ -18,6 +18,7 @@ from math import sqrt
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from dure.algorithms._adapters import Adapted, Factors
@@ -54,7 +55,7 @@ class FlexLoRA(Adapted):
             u, values, v = jnp.linalg.svd(matrix, full_matrices=False)
             # The terms may cancel: then what they leave is their rounding.
             noise = jnp.max(largest[part]) / p.adapter.scale * sqrt(max(matrix.shape)) + values[0]
-            there = values[:rank] > 4 * noise * jnp.finfo(w.dtype).eps
+            there = values[:rank] > 4 * noise * np.finfo(w.dtype).eps
             root = jnp.where(there, jnp.sqrt(values[:rank]), 0)
             new = p.put(new, jnp.where(there[:, None], root[:, None] * v[:rank], fresh), u[:, :rank] * root)
             at += p.size

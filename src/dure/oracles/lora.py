@@ -54,6 +54,7 @@ def lora(
             without a match, weights of another structure, a model that has adapters, a value of another kind.
     """
     _check_numbers(rank, alpha)
+    rank, alpha = int(rank), float(alpha)
     if inputs_last not in (None, True, False):
         raise ConfigError(f"inputs_last={inputs_last!r} is not allowed: it must be True, False or None.")
     targets, train = _patterns("targets", targets), _patterns("train", train)
@@ -70,7 +71,7 @@ def lora(
             raise ConfigError("weights= is for JAX models: load them into the PyTorch module before.")
         from dure.oracles.pytorch.lora import torch_lora
 
-        return torch_lora(model, targets, rank, float(alpha), train)
+        return torch_lora(model, targets, rank, alpha, train)
     start = None if weights is None else _given(model, weights)
     variables = start or model.init(jax.random.key(0))
     names, leaves = t.named_leaves(variables.params, "params")
@@ -78,7 +79,7 @@ def lora(
     chosen = choose(names, shapes, targets, train)
     _check_ties(t.find_ties(names, leaves), chosen)
     last = last if inputs_last is None else inputs_last
-    adapters = tuple(_adapter(n, shapes[n], rank, float(alpha), last) for n in chosen)
+    adapters = tuple(_adapter(n, shapes[n], rank, alpha, last) for n in chosen)
     taken = [n for x in adapters for n in (x.a, x.b) if n in shapes]
     if taken:
         raise ConfigError(f"The base has a parameter {taken[0]!r}, which is the adapter's name: rename it.")
