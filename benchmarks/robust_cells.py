@@ -126,15 +126,16 @@ def federated(data: str, similarity: float, n: int, seed: int) -> dure.Federated
     root = order[:100]
     rest = np.sort(order[100:])
     labels = train["y"][rest]
-    parts = partition.similarity(labels, n, similarity, seed)
-    client = np.empty(len(rest), np.int64)
-    for k, rows in enumerate(parts):
-        client[rows] = k
+    client = partition.similarity(labels, n, similarity, seed).client
     at = np.concatenate([rest, root])
     columns = {name: _flat(values[at]) for name, values in train.items()}
     owner = np.concatenate([client, np.full(len(root), n)])
     return dure.Federated.from_arrays(
-        columns, client=owner, test={name: _flat(values) for name, values in test.items()}, classes=10, name=data
+        columns,
+        client=owner,
+        test={name: _flat(values) for name, values in test.items()},
+        classes=10,
+        name=data,
     )
 
 
@@ -174,7 +175,9 @@ def run(cell: Cell) -> float:
     if rule is None:
         return float("nan")
     attack = ATTACKS[cell.attack]()
-    keywords: dict[str, Any] = {} if attack is None else {"attack": attack, "attackers": range(cell.n - cell.f, cell.n)}
+    keywords: dict[str, Any] = (
+        {} if attack is None else {"attack": attack, "attackers": range(cell.n - cell.f, cell.n)}
+    )
     method = dure.WorkerMomentum(cell.momentum) if cell.momentum else dure.FedAvg()
     if cell.study == "bucketing":
         found = dure.simulate(
