@@ -25,6 +25,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from common import about, console, files, save, show
 from robust_cells import ATTACKS, Cell, defences, run, start
 
@@ -68,7 +69,7 @@ def compared(asked: argparse.Namespace) -> tuple[list[Any], dict[str, Any], Figu
     for (similarity, f), grid, worst in zip(settings, found, scores, strict=True):
         order = np.argsort(np.where(np.isnan(worst), 2, -worst), kind="stable")
         rows = [[names[i], *map(percent, grid[i]), percent(worst[i])] for i in order]
-        title = f"{asked.study}: n = {n}, {f} hostile, γ = {similarity:g}; test accuracy in %, {asked.rounds or rounds} rounds"
+        title = f"{asked.study}: n = {n}, {f} hostile, γ = {similarity:g}; accuracy in % after the last round"
         tables.append((title, ["defence", *tried, "worst"], rows))
     report = {
         "cells": [{**asdict(c), "accuracy": float(a)} for c, a in zip(cells, found.ravel(), strict=True)]
