@@ -187,7 +187,7 @@ def test_neurotoxin_keeps_to_what_the_others_leave_alone() -> None:
     assert mask.dtype == bool
     assert Neurotoxin(TRIGGER).mask(np.arange(1.0, 101)).sum() == 95
     assert Neurotoxin(TRIGGER, keep=1e-9).mask(previous).sum() == 1  # never nothing
-    assert Neurotoxin(TRIGGER).mask(np.zeros(4)).all()  # the first round
+    assert Neurotoxin(TRIGGER, keep=0.5).mask(np.zeros(4)).all()  # the first round
     assert Neurotoxin(TRIGGER).mask(np.zeros(0)).shape == (0,)
     assert Backdoor(TRIGGER).mask(previous) is None
 
