@@ -309,6 +309,19 @@ def test_the_hardened_model_counts_by_its_similarity() -> None:
     )
 
 
+def test_a_model_hardened_into_the_opposite_counts_against() -> None:
+    def step(similarity: float) -> np.ndarray:
+        zero = Linear(0)
+        zero.w = 0 * zero.w
+        return optimized_trigger(
+            zero.gradient, IMAGES, fresh(), steps=1, hardened=lambda t: (Linear(1).gradient, similarity)
+        ).pattern
+
+    np.testing.assert_allclose(step(-0.3) - 0.5, 0.5 - step(0.8), rtol=1e-12)
+    assert (step(0.8) != 0.5).all()
+    assert (step(0.0) == 0.5).all()
+
+
 def test_one_pattern_for_all_channels_moves_by_their_sum() -> None:
     x = np.zeros((3, 4, 4, 3))
     slope = np.broadcast_to([1.0, 1.0, -3.0], x.shape)
