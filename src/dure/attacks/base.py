@@ -6,7 +6,8 @@ pure function of arrays; what is not overridden is honest.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,13 @@ from dure.errors import ConfigError, DataError
 Knowledge = Literal["own", "updates", "rule"]
 #: inputs, labels that count as success, and which rows count
 Triggered = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 class Scene(NamedTuple):
@@ -93,7 +101,8 @@ class Attack:
             return Sent(own.copy(), scene.state)
         if self.knowledge == "rule" and scene.rule is None:
             raise ConfigError(f"{type(self).__name__} tries the server's rule, and the scene has rule=None.")
-        return self.craft(scene)
+        with _libraries().limit(limits=1, user_api="blas"):  # the last bits depend on the threads of a sum
+            return self.craft(scene)
 
     def craft(self, scene: Scene) -> Sent:
         """The attack itself: what `updates` returns where there is at least one attacker and one parameter."""

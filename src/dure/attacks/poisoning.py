@@ -43,8 +43,8 @@ class IPM(Attack):
     """Inner-product manipulation ("fall of empires"): −ε times the mean m of the honest updates.
 
     Args:
-        scale: ε. 0.1 stays inside the cloud of honest updates, where distances don't betray it; above 1 the mean
-            of all changes its sign already with few attackers.
+        scale: ε. 0.1 stays inside the cloud of honest updates, where distances don't betray it; above h/b, with h
+            honest clients and b attackers, the mean of all points the other way.
     """
 
     scale: float = 0.1
