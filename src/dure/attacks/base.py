@@ -62,6 +62,26 @@ class Sent(NamedTuple):
     state: dict[str, np.ndarray] | None = None
 
 
+class View(NamedTuple):
+    """What attackers may look at before a round: the global model, and the rows that are theirs.
+
+    Attributes:
+        inputs: (n, …) the attackers' own clean inputs.
+        targets: (n,) their labels.
+        w: (d,) the global model's parameters.
+        by_inputs: (w, inputs, labels) → d (summed loss) / d inputs.
+        by_model: (w, inputs, labels) → d (mean loss) / d w, (d,).
+        key: an integer in [0, 2⁶³) that everything random follows from.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    w: np.ndarray
+    by_inputs: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    by_model: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    key: int
+
+
 class Attack:
     """What clients under one attacker's control do. On its own it is no attack: all that it says is the default.
 
@@ -108,6 +128,18 @@ class Attack:
         """The attack itself: what `updates` returns where there is at least one attacker and one parameter."""
         return Sent(scene.own.copy(), scene.state)
 
+    def adapt(self, view: View) -> "Attack":
+        """The attack for the next round, made for the global model; itself by default."""
+        return self
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What `adapt` has changed, for a checkpoint."""
+        return {}
+
+    def restored(self, snapshot: dict[str, np.ndarray]) -> "Attack":
+        """The attack with what `snapshot` gave."""
+        return self
+
     def poison(
         self,
         inputs: np.ndarray,
@@ -147,6 +179,14 @@ class Attack:
     def mask(self, previous: np.ndarray) -> np.ndarray | None:
         """(d,) bool: the coordinates that the attackers' gradients may use, from the last aggregate; None: all."""
         return None
+
+
+def adapts(attack: Attack) -> bool:
+    """Whether the attack looks at the global model before a round."""
+    inner = getattr(attack, "data", None)
+    if isinstance(inner, Attack):
+        return adapts(inner)
+    return type(attack).adapt is not Attack.adapt
 
 
 def sent(scene: Scene, rows: np.ndarray, state: dict[str, np.ndarray] | None = None) -> Sent:
