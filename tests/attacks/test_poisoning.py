@@ -33,7 +33,7 @@ from dure.attacks import (
     alie_zmax,
 )
 from dure.attacks.optimized import line_search
-from dure.errors import ConfigError, DataError
+from dure.errors import ConfigError, DataError, DomainError
 from scenes import Rule, cloud, scene
 
 CASES = {
@@ -416,6 +416,14 @@ def test_optimised_attacks_need_the_rule_and_leave_its_rows_alone() -> None:
     sent = one(OptimizedIPM(), x, rule=near)
     np.testing.assert_array_equal(one(OptimizedIPM(), x, rule=spiteful), sent)
     assert 0 < np.linalg.norm(sent - x[0]) < 9
+
+
+def test_a_cohort_too_small_for_the_rule_is_the_servers_matter() -> None:
+    def refuses(rows: np.ndarray) -> np.ndarray:
+        raise DomainError("Krum", len(rows), 3, "n ≥ 2f + 3")
+
+    x = cloud(4, 2)
+    np.testing.assert_allclose(one(OptimizedIPM(start=0.5), x, rule=refuses), -0.5 * x.mean(0))
 
 
 def test_a_rule_that_ignores_attackers_leaves_the_start() -> None:
