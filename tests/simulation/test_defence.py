@@ -293,12 +293,12 @@ def test_a_trigger_that_follows_the_model(tmp_path: Path) -> None:
     attack = dure.attacks.A3FL(target=7, pattern=start, shape=(8, 8), steps=3, step_size=0.1)
     keywords: dict[str, Any] = {"attack": attack, "attackers": [3, 9], "steps": 2, "checkpoint_every": 1}
     engine = make_engine(dure.FedAvg(), task, data, attack=attack, attackers=[3, 9], steps=2)
-    engine.collect(engine.launch())
+    for _ in range(2):  # an untrained softmax regression has no slope yet
+        engine.collect(engine.launch())
     assert engine.defence is not None
     assert engine.defence.enemy is not None
     pattern = engine.defence.enemy.attack.pattern
-    # An untrained softmax regression has the same slope in every pixel but for their values: all take whole steps.
-    assert set(np.round(np.abs(pattern - start).ravel(), 6)) <= {0.1, 0.3}
+    assert set(np.round(np.abs(pattern - start).ravel(), 6)) == {0.3}  # three sign steps, all the same way
     poisoned = np.asarray(engine.columns["x"])
     offsets, clean = data.offsets, np.asarray(data.columns["x"])
     changed = {k for k in range(data.clients) if (poisoned != clean)[offsets[k] : offsets[k + 1]].any()}

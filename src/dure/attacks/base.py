@@ -183,9 +183,10 @@ class Attack:
 
 def adapts(attack: Attack) -> bool:
     """Whether the attack looks at the global model before a round."""
-    inner = getattr(attack, "data", None)
-    if isinstance(inner, Attack):
-        return adapts(inner)
+    for name in ("data", "attack"):  # what it is put around
+        inner = getattr(attack, name, None)
+        if isinstance(inner, Attack):
+            return adapts(inner)
     return type(attack).adapt is not Attack.adapt
 
 
