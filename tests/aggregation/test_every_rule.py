@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from dure.aggregation import (
     CAF,
@@ -198,6 +199,17 @@ def test_jax_arrays_lists_and_blocks_are_the_same_rows(name):
     same(whole, call(kind.make(n, 1), Blocks([x[:, :100], x[:, 100:101], x[:, 101:]])))
     same(whole, call(kind.make(n, 1), Blocks(lambda: (x[:, i : i + 7] for i in range(0, 301, 7)))))
     same(whole, call(kind.make(n, 1), np.asfortranarray(x)))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_number_of_threads_cannot_be_seen(name):
+    kind = RULES[name]
+    n = 16 if name == "SMEA" else 60
+    x = rows(n, 5000, 19)
+    with threadpool_limits(1):
+        one = call(kind.make(n, 2), x)
+    with threadpool_limits(4):
+        same(one, call(kind.make(n, 2), x))
 
 
 # ----- hostile input --------------------------------------------------------------------------------------
