@@ -54,8 +54,8 @@ class FLDetector(Rule):
     center= it is the last aggregate, which the server is then taken to have added as it was.
 
     State: "clients" (k,), "known" (k,) whether a sound update is in "updates" (k, d), "scores" (k, ≤ window), "steps"
-    and "changes" (≤ window, d), "vector" (d,) and "center" (d,), in float32 (float64 for float64 updates): as much
-    memory as k + 2 · window + 2 updates.
+    and "changes" (≤ window, d), "vector" (d,) and "center" (d,). Updates are kept in float32 (float64 for float64
+    ones), the others in float64: as much memory as k + 4 · window + 4 float32 updates.
 
     Args:
         window: rounds and pairs that are remembered, at least 1.
@@ -74,47 +74,53 @@ class FLDetector(Rule):
         return None if n >= 3 else "n ≥ 3"
 
     def decide(self, rows: Rows, call: Call) -> Decision:
-        wide = np.float64 if rows.dtype == np.float64 else np.float32
-        centre = np.zeros(rows.d) if rows.centre is None else rows.centre
         clients = _same_clients(call)
         here = np.searchsorted(clients, call.clients)
+        old = call.state or _nothing_known(len(clients), rows)
+        centre = np.zeros(rows.d) if rows.centre is None else rows.centre
         sent = rows.matrix().astype(np.float64) - centre
-        old = call.state or _nothing_known(len(clients), rows.d, wide)
         step = old["vector"] if rows.centre is None else centre - old["center"]
         scores = old["scores"]
         if len(old["steps"]):
-            turn = curvature_times(
-                old["steps"].astype(np.float64), old["changes"].astype(np.float64), step.astype(np.float64)
-            )
-            errors = _errors(old, turn, sent, here, float(finfo(rows.dtype).eps))  # type: ignore[no-untyped-call]
+            turn = curvature_times(old["steps"], old["changes"], step)
+            rounding = float(finfo(rows.dtype).eps)  # type: ignore[no-untyped-call]
+            errors = _errors(old, turn, sent, here, rounding)
             scores = np.column_stack([scores, errors])[:, -self.window :]
 
-        suspicion = scores.mean(1) if scores.shape[1] else None
-        guilty = np.zeros(len(clients), bool)
-        flags: tuple[str, ...] = ()
-        if suspicion is None or scores.shape[1] < self.window:
-            flags = (f"too early to judge: {scores.shape[1]} of {self.window} rounds of scores",)
-        else:
-            guilty = upper_group(suspicion, generator(call.seed(self), "gap statistic"))
+        guilty, flags = self._guilty(scores, call)
         chosen = np.flatnonzero(~guilty[here])
         if not len(chosen):
             chosen, flags = np.arange(rows.n), ("all that sent something are suspicious: all were averaged",)
-        decision = Decision(
-            selected=chosen, scores=None if suspicion is None else suspicion[here], flags=flags
-        )
-        shares = decision.shares(call.weights)
-        assert shares is not None
-        moved = shares @ sent
+        shares = np.zeros(rows.n)
+        shares[chosen] = call.weights[chosen] / call.weights[chosen].sum()
 
-        known, updates = old["known"].copy(), old["updates"].copy()
-        known[here], updates[here] = True, sent
-        state = {"clients": clients, "known": known, "updates": updates, "scores": scores}
-        pair = (step, moved - old["vector"])
-        for name, new in zip(("steps", "changes"), pair, strict=True):
-            more = new[None] if call.state and step.any() else new[None][:0]
-            state[name] = np.concatenate([old[name], more.astype(wide)])[-self.window :]
-        state |= {"vector": moved.astype(wide), "center": centre.astype(wide)}
-        return decision._replace(state=state, details={"suspicious": clients[guilty]})
+        moved, more = shares @ sent, int(call.state is not None and step.any())
+        state = {
+            "clients": clients,
+            "known": old["known"].copy(),
+            "updates": old["updates"].copy(),
+            "scores": scores,
+            "steps": np.concatenate([old["steps"], step[None][:more]])[-self.window :],
+            "changes": np.concatenate([old["changes"], (moved - old["vector"])[None][:more]])[-self.window :],
+            "vector": moved,
+            "center": centre,
+        }
+        state["known"][here], state["updates"][here] = True, sent
+        return Decision(
+            coefficients=shares,
+            selected=chosen,
+            scores=scores.mean(1)[here] if scores.shape[1] else None,
+            state=state,
+            flags=flags,
+            details={"suspicious": clients[guilty]},
+        )
+
+    def _guilty(self, scores: np.ndarray, call: Call) -> tuple[np.ndarray, tuple[str, ...]]:
+        """((k,) bool, flags) by the scores (k, rounds)."""
+        if scores.shape[1] < self.window:
+            flag = f"too early to judge: {scores.shape[1]} of {self.window} rounds of scores"
+            return np.zeros(len(scores), bool), (flag,)
+        return upper_group(scores.mean(1), generator(call.seed(self), "gap statistic")), ()
 
 
 def _same_clients(call: Call) -> np.ndarray:
@@ -131,15 +137,16 @@ def _same_clients(call: Call) -> np.ndarray:
     return clients
 
 
-def _nothing_known(k: int, d: int, wide: type) -> dict[str, np.ndarray]:
+def _nothing_known(k: int, rows: Rows) -> dict[str, np.ndarray]:
+    wide = np.float64 if rows.dtype == np.float64 else np.float32
     return {
         "known": np.zeros(k, bool),
-        "updates": np.zeros((k, d), wide),
+        "updates": np.zeros((k, rows.d), wide),
         "scores": np.zeros((k, 0)),
-        "steps": np.zeros((0, d), wide),
-        "changes": np.zeros((0, d), wide),
-        "vector": np.zeros(d, wide),
-        "center": np.zeros(d, wide),
+        "steps": np.zeros((0, rows.d)),
+        "changes": np.zeros((0, rows.d)),
+        "vector": np.zeros(rows.d),
+        "center": np.zeros(rows.d),
     }
 
 
