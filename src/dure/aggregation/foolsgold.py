@@ -70,8 +70,7 @@ class FoolsGold(Rule):
                 f"FoolsGold(columns={self.columns}) is beyond the {rows.d} columns of the updates."
             )
         state, here = _remembered(rows, call, first, end)
-        history = state["history"][here]
-        weights = foolsgold_weights(Rows(history).inner, self.confidence)
+        weights = foolsgold_weights(Rows(state["history"], index=here).inner, self.confidence)
         flags = () if weights.any() else ("all histories are parallel: no update was used",)
         return Decision(coefficients=weights / rows.n, scores=1.0 - weights, state=state, flags=flags)
 
@@ -91,6 +90,7 @@ def _remembered(rows: Rows, call: Call, first: int, end: int) -> tuple[dict[str,
     history = np.zeros((len(clients), end - first), wide)
     history[np.searchsorted(clients, old["clients"])] = old["history"]
     here = np.searchsorted(clients, call.clients)
-    update = rows.some_columns(np.arange(first, end))
-    history[here] += update if rows.centre is None else update - rows.centre[first:end]
+    update = rows.matrix() if end - first == rows.d else rows.some_columns(np.arange(first, end))
+    for i, row in zip(here, update, strict=True):
+        history[i] += row.astype(wide) if rows.centre is None else row - rows.centre[first:end]
     return {"clients": clients, "history": history}, here
