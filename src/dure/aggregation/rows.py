@@ -220,7 +220,8 @@ class Rows:
         for low, x in self._pieces():
             here = slice(low, low + x.shape[1])
             if self.mixing is None:
-                out[:, here] = x[self.index]
+                for i, row in enumerate(self.index):
+                    out[i, here] = x[row]
             else:
                 _host().mixed(x, self.index, self.mixing, self._part(self.centre, here), out[:, here])
         return out
