@@ -154,6 +154,10 @@ def test_the_same_clients_in_every_round() -> None:
     first = FLDetector()(x, key=0)
     with pytest.raises(DataError, match=r"1 are new or missing, such as \[3\]"):
         FLDetector()(x[:3], key=0, state=first.state)
+    with pytest.raises(DataError, match="FLDetector returns and takes"):
+        FLDetector()(x, key=0, state={"known": np.ones(4, bool)})
+    with pytest.raises(DataError, match="updates of length 6, and these have 5"):
+        FLDetector()(x[:, :5], key=0, state=first.state)
     with pytest.raises(DataError, match="equal"):
         FLDetector()(x, key=0, clients=[1, 1, 2, 3])
     turned = FLDetector()(
