@@ -24,7 +24,7 @@ def curvature_times(steps: np.ndarray, changes: np.ndarray, vector: np.ndarray) 
         changes: (p, d) y_i.
         vector: (d,) v.
     """
-    scale = np.linalg.norm(steps, axis=1, keepdims=True)
+    scale = np.array([[_length(step)] for step in steps])
     s, y = steps / scale, changes / scale  # B is the same, and numbers of like size meet
     products = s @ y.T
     sigma = products[-1, -1]
@@ -165,9 +165,15 @@ def _errors(
     """(k,) distances from what was expected, as shares of their sum; the largest for who can't be compared."""
     found, compared = np.zeros(len(old["known"])), np.zeros(len(old["known"]), bool)
     for i, update in zip(here, sent, strict=True):
-        gap = float(np.linalg.norm(old["updates"][i] + turn - update))
-        rounding = 4.0 * eps * float(np.linalg.norm(update) + np.linalg.norm(turn))
+        gap = _length(old["updates"][i] + turn - update)
+        rounding = 4.0 * eps * (_length(update) + _length(turn))
         found[i], compared[i] = 0.0 if gap <= rounding else gap, old["known"][i]
     found[~compared] = found[compared].max(initial=0.0)
     whole = found.sum()
     return found / whole if whole > 0 else np.full(len(found), 1.0 / len(found))
+
+
+def _length(vector: np.ndarray) -> float:
+    """‖vector‖, also where the squares would overflow."""
+    most = float(np.abs(vector).max(initial=0.0))
+    return most * float(np.linalg.norm(vector / most)) if most > 0 else 0.0

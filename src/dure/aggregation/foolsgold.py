@@ -94,6 +94,8 @@ def _remembered(
     history[np.searchsorted(clients, old["clients"])] = old["history"]
     here = np.searchsorted(clients, call.clients)
     update = rows.matrix() if end - first == rows.d else rows.some_columns(np.arange(first, end))
+    most = 2.0**500 if wide == np.float64 else float(np.finfo(wide).max)
     for i, row in zip(here, update, strict=True):
-        history[i] += row.astype(wide) if rows.centre is None else row - rows.centre[first:end]
+        total = history[i] + (row.astype(np.float64) if rows.centre is None else row - rows.centre[first:end])
+        history[i] = np.clip(total, -most, most)  # huge updates must not add up to what is not finite
     return {"clients": clients, "history": history}, here
