@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from ml_dtypes import finfo
 
-from dure.aggregation.checking import checked_count
+from dure.aggregation.checking import checked_count, checked_state
 from dure.aggregation.gap import upper_group
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule
@@ -24,7 +24,7 @@ def curvature_times(steps: np.ndarray, changes: np.ndarray, vector: np.ndarray) 
         changes: (p, d) y_i.
         vector: (d,) v.
     """
-    scale = np.linalg.norm(steps, axis=1, keepdims=True)
+    scale = np.array([[_length(step)] for step in steps])
     s, y = steps / scale, changes / scale  # B is the same, and numbers of like size meet
     products = s @ y.T
     sigma = products[-1, -1]
@@ -74,9 +74,10 @@ class FLDetector(Rule):
         return None if n >= 3 else "n ≥ 3"
 
     def decide(self, rows: Rows, call: Call) -> Decision:
-        clients = _same_clients(call)
+        old = _nothing_known(np.unique(call.invited).astype(np.int64), rows)
+        old |= checked_state(self, call.state, *old)
+        clients = _same_clients(call, rows, old)
         here = np.searchsorted(clients, call.clients)
-        old = call.state or _nothing_known(len(clients), rows)
         centre = np.zeros(rows.d) if rows.centre is None else rows.centre
         sent = rows.matrix().astype(np.float64) - centre
         step = old["vector"] if rows.centre is None else centre - old["center"]
@@ -123,12 +124,18 @@ class FLDetector(Rule):
         return upper_group(scores.mean(1), generator(call.seed(self), "gap statistic")), ()
 
 
-def _same_clients(call: Call) -> np.ndarray:
+def _same_clients(call: Call, rows: Rows, old: dict[str, np.ndarray]) -> np.ndarray:
+    """(k,) the clients' numbers, ascending."""
     clients = np.unique(call.invited).astype(np.int64)
     if len(clients) < len(call.invited):
         raise DataError("FLDetector remembers clients by their numbers, and some of clients= are equal.")
-    if call.state and not np.array_equal(call.state["clients"], clients):
-        other = np.setxor1d(call.state["clients"], clients)
+    if old["updates"].shape[1] != rows.d:
+        raise DataError(
+            f"FLDetector's state holds updates of length {old['updates'].shape[1]}, and these have {rows.d}: it is "
+            "the state of another run."
+        )
+    if not np.array_equal(old["clients"], clients):
+        other = np.setxor1d(old["clients"], clients)
         raise DataError(
             f"FLDetector compares each client with its own last update and needs the same clients in every round: "
             f"{len(other)} are new or missing, such as {other[:5].tolist()}. Take all clients in every round, or "
@@ -137,9 +144,11 @@ def _same_clients(call: Call) -> np.ndarray:
     return clients
 
 
-def _nothing_known(k: int, rows: Rows) -> dict[str, np.ndarray]:
+def _nothing_known(clients: np.ndarray, rows: Rows) -> dict[str, np.ndarray]:
+    k = len(clients)
     wide = np.float64 if rows.dtype == np.float64 else np.float32
     return {
+        "clients": clients,
         "known": np.zeros(k, bool),
         "updates": np.zeros((k, rows.d), wide),
         "scores": np.zeros((k, 0)),
@@ -156,9 +165,15 @@ def _errors(
     """(k,) distances from what was expected, as shares of their sum; the largest for who can't be compared."""
     found, compared = np.zeros(len(old["known"])), np.zeros(len(old["known"]), bool)
     for i, update in zip(here, sent, strict=True):
-        gap = float(np.linalg.norm(old["updates"][i] + turn - update))
-        rounding = 4.0 * eps * float(np.linalg.norm(update) + np.linalg.norm(turn))
+        gap = _length(old["updates"][i] + turn - update)
+        rounding = 4.0 * eps * (_length(update) + _length(turn))
         found[i], compared[i] = 0.0 if gap <= rounding else gap, old["known"][i]
     found[~compared] = found[compared].max(initial=0.0)
     whole = found.sum()
     return found / whole if whole > 0 else np.full(len(found), 1.0 / len(found))
+
+
+def _length(vector: np.ndarray) -> float:
+    """‖vector‖, also where the squares would overflow."""
+    most = float(np.abs(vector).max(initial=0.0))
+    return most * float(np.linalg.norm(vector / most)) if most > 0 else 0.0

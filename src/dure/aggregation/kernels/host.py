@@ -126,7 +126,7 @@ def gram(
     x: np.ndarray, rows: np.ndarray, origin: np.ndarray | None, more: np.ndarray | None, total: np.ndarray
 ) -> None:
     """Makes total (n, n) ← total + Y Yᵀ in float64 for Y = x[rows] − origin, with the vector `more` as one more row."""
-    every = len(rows) == x.shape[0]
+    every = np.array_equal(rows, np.arange(x.shape[0]))
 
     def part(low: int) -> np.ndarray:
         here = slice(low, low + CHUNK)
