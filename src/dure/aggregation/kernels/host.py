@@ -101,16 +101,17 @@ def combined(
 def broken(x: np.ndarray, rows: np.ndarray, limit: float) -> np.ndarray:
     """(n,) bool: rows with a number that is not finite or beyond `limit`.
 
-    A row's squares have a finite sum if all is well, which is the fastest pass that there is; large numbers may
-    overflow it too, so rows whose sum is not finite are looked at number by number.
+    A row's squares have a sum of at most `limit`² if all is well, which is the fastest pass that there is; large
+    numbers may pass it too, so rows with a larger sum are looked at number by number.
     """
     found = np.zeros(len(rows), bool)
+    most = limit**2 if x.dtype == np.float64 else float(np.finfo(np.float32).max)
 
     def part(here: tuple[int, int]) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):
             sums = [np.dot(x[row, here[0] : here[1]], x[row, here[0] : here[1]]) for row in rows]
         bad = np.zeros(len(rows), bool)
-        doubtful = np.flatnonzero(~np.isfinite(sums))
+        doubtful = np.flatnonzero(~(np.asarray(sums, np.float64) <= most))
         if len(doubtful):
             seen = np.zeros(len(doubtful), bool)
             columns.broken(x, rows[doubtful], *here, x.dtype.type(limit), seen)
