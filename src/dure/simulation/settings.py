@@ -234,9 +234,7 @@ def check_rule(aggregator: Any, weighting: str, estimator: str, weight_cap: floa
         raise ConfigError(f"weight_cap={weight_cap!r} is not allowed: it must be a number of at least 1.")
 
 
-def check_trusted(
-    aggregator: Rule | None, root: Any, enemy: Hostile | None, clients: int
-) -> tuple[int, ...]:
+def check_trusted(aggregator: Rule | None, root: Any, enemy: Hostile | None, clients: int) -> tuple[int, ...]:
     """The clients that a rule must hear in every round: those that it trusts, and the one with the root data.
 
     Raises:

@@ -162,7 +162,9 @@ def combined(x, rows, low, high, coefficients, centre, rest, out):
         for c in range(width):
             total[c] = rest * centre[start + c] if rest != 0.0 else 0.0
         done = 0
-        while done + 4 <= n:  # four rows at a time: memory is read in several streams, the sum is written once
+        while (
+            done + 4 <= n
+        ):  # four rows at a time: memory is read in several streams, the sum is written once
             a, b, c_, d = rows[done], rows[done + 1], rows[done + 2], rows[done + 3]
             fa, fb = coefficients[done], coefficients[done + 1]
             fc, fd = coefficients[done + 2], coefficients[done + 3]
