@@ -1,6 +1,7 @@
 """Rows (m, d) and weights to one vector: the mean, and rules that hostile clients can't break."""
 
 from dure.aggregation.average import Mean
+from dure.aggregation.blocks import Blocks
 from dure.aggregation.bucketing import Bucketing
 from dure.aggregation.bulyan import Bulyan
 from dure.aggregation.caf import CAF
@@ -25,7 +26,6 @@ from dure.aggregation.norm_clipping import NormClipping
 from dure.aggregation.orelse import OrElse
 from dure.aggregation.preaggregator import Mixed, PreAggregator
 from dure.aggregation.rlr import RLR
-from dure.aggregation.rows import Blocks
 from dure.aggregation.rule import Aggregate, Rule
 from dure.aggregation.signguard import SignGuard
 from dure.aggregation.smea import SMEA

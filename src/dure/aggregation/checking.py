@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from dure.aggregation.rows import Blocks, Rows
+from dure.aggregation.blocks import Blocks
+from dure.aggregation.rows import Rows
 from dure.errors import ConfigError, DataError
 
 _KINDS = ("float16", "bfloat16", "float32", "float64")

@@ -5,7 +5,7 @@ make a new matrix: they leave a small one that says how the rows are mixed, and 
 pipeline reads the data twice, for the distances and for the result.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -13,46 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dure.aggregation.blocks import SEGMENT, pieces
 from dure.aggregation.kernels import device, networks
-from dure.errors import DataError
 
-#: Columns that are taken out of a source at a time, where it isn't one float32 or float64 array.
-_SEGMENT = 2**16
 #: Larger magnitudes count as not finite: squares of what is below can be summed in float64.
 _LIMIT = {np.float32: float(np.finfo(np.float32).max), np.float64: 2.0**500}
 #: A squared distance this much smaller than the squared lengths it is a difference of has lost its digits.
 _CANCELLED = 1e-7
 #: Rows this near to each other may be equal.
 _EQUAL = 1e-12
-
-
-class Blocks:
-    """Updates (n, d) as blocks of columns, such as one matrix for each layer, that need not be in memory at once.
-
-    Args:
-        parts: arrays (n, d_b), or a function without arguments that gives an iterator of them, anew at every call.
-    """
-
-    def __init__(self, parts: Sequence[Any] | Callable[[], Iterable[Any]]):
-        self._parts = parts
-        shapes, dtypes = [], set()
-        for part in self:
-            if part.ndim != 2:
-                raise DataError(f"A block of updates has shape {part.shape}: it must be (clients, columns).")
-            shapes.append(part.shape)
-            dtypes.add(str(part.dtype))
-        if not shapes:
-            raise DataError("There are no blocks: give at least one array (clients, columns).")
-        if len({n for n, _ in shapes}) > 1 or len(dtypes) > 1:
-            raise DataError(
-                f"The blocks have shapes {shapes[:5]} and dtypes {sorted(dtypes)}: they must agree in the clients "
-                "and in the dtype."
-            )
-        self.shape = (shapes[0][0], sum(width for _, width in shapes))
-        self.dtype = np.dtype(part.dtype)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(np.asarray, self._parts() if callable(self._parts) else self._parts)
 
 
 class Rows:
@@ -257,14 +226,14 @@ class Rows:
     def per_column(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """(d,) `function` of blocks of columns (n, w) → (w,), for rules that need nothing faster."""
         out = np.empty(self.d, np.float64)
-        for low, x in self._pieces(_SEGMENT):
+        for low, x in self._pieces(SEGMENT):
             out[low : low + x.shape[1]] = function(self._tile(low, x))
         return out
 
     def votes(self) -> np.ndarray:
         """(d,) Σ_i sign(x_i − centre) of every column, an integer from −n to n; sign(0) = 0."""
         out = np.empty(self.d, np.int64)
-        for low, x in self._pieces(_SEGMENT):
+        for low, x in self._pieces(SEGMENT):
             here = slice(low, low + x.shape[1])
             point = 0 if self.centre is None else self.centre[here]
             tile = self._tile(low, x)
@@ -322,30 +291,7 @@ class Rows:
         return isinstance(self.source, jax.Array) and _accelerated(self.source)
 
     def _pieces(self, width: int | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """(first column, float32 or float64 array of all the source's rows), in the order of the columns.
-
-        All but the last are multiples of the kernels' unit of work wide, whatever the source's blocks are.
-        """
-        if not isinstance(self.source, Blocks):
-            whole = np.asarray(self.source)
-            if whole.dtype in (np.float32, np.float64) and width is None:
-                yield 0, whole
-                return
-            for low in range(0, self.d, width or _SEGMENT):
-                yield low, _wide_enough(whole[:, low : low + (width or _SEGMENT)])
-            return
-        low, waiting, columns = 0, [], 0
-        for block in self.source:
-            at = 0
-            while at < block.shape[1]:
-                part = block[:, at : at + _SEGMENT - columns]
-                waiting.append(part)
-                at, columns = at + part.shape[1], columns + part.shape[1]
-                if columns == _SEGMENT:
-                    yield low, _wide_enough(np.hstack(waiting))
-                    low, waiting, columns = low + columns, [], 0
-        if waiting:
-            yield low, _wide_enough(np.hstack(waiting))
+        return pieces(self.source, width)
 
     def _part(self, vector: np.ndarray | None, here: slice) -> np.ndarray | None:
         return None if vector is None else vector[here]
@@ -421,10 +367,6 @@ def _congruent(mixing: np.ndarray, products: np.ndarray) -> np.ndarray:
     _, first, which = np.unique(mixing, axis=0, return_index=True, return_inverse=True)
     same = first[which.reshape(-1)]
     return np.asarray(((found + found.T) / 2)[np.ix_(same, same)])
-
-
-def _wide_enough(x: np.ndarray) -> np.ndarray:
-    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
 
 
 def _accelerated(array: jax.Array) -> bool:
