@@ -54,6 +54,7 @@ class MoNNA(Rule):
     trusted: int
     citation: ClassVar[str] = "Farhadkhani et al., ICML 2023"
     weighting: ClassVar[str] = "selection"
+    by_client: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_count(self, "f", self.f)

@@ -109,9 +109,10 @@ class Rows:
             rows, mixing = self._before
             return _congruent(mixing, rows.inner)
         n = len(self.index)
-        return self._sum(
+        found: np.ndarray = self._sum(
             np.zeros((n, n)), lambda k, x, rows, at, total: k.gram(x, rows, at(self.centre), None, total)
         )
+        return found
 
     @cached_property
     def _points(self) -> np.ndarray:

@@ -5,7 +5,7 @@ the weights are checked, the condition that the rule's guarantee needs is checke
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,7 +22,8 @@ class Aggregate(NamedTuple):
     Attributes:
         vector: (d,) the aggregate, in the dtype of the updates.
         weights_used: (m,) float64: the aggregate is Σ weights_used[i] · updates[i], the rest up to 1 times the
-            centre. None where it is no combination of the rows (a median of columns).
+            centre (and noise, where a rule adds some). None where it is no combination of the rows (a median of
+            columns).
         selected: which updates the rule kept; None where it doesn't choose among them.
         dropped: which updates were not finite or malformed.
         scores: (m,) float64, the rule's own measure of suspicion, larger is worse; NaN for those set aside; or None.
@@ -44,7 +45,8 @@ class Aggregate(NamedTuple):
 class Decision(NamedTuple):
     """What a rule makes of n sound rows: a vector (d,), coefficients (n,), or rows to average.
 
-    `scores` (n,) and `selected` refer to the rows that the rule was given.
+    `scores` (n,) and `selected` refer to the rows that the rule was given. Coefficients beside a vector say of which
+    rows it is made; a vector alone is no combination of them.
     """
 
     vector: np.ndarray | None = None
@@ -54,6 +56,14 @@ class Decision(NamedTuple):
     state: dict[str, np.ndarray] | None = None
     flags: tuple[str, ...] = ()
     details: Mapping[str, Any] = {}
+
+    def shares(self, weights: np.ndarray) -> np.ndarray | None:
+        """(n,) the coefficients, of rows to average by their weights; None for a vector alone."""
+        if self.coefficients is not None or self.vector is not None or self.selected is None:
+            return self.coefficients
+        found = np.zeros(len(weights))
+        found[self.selected] = weights[self.selected] / weights[self.selected].sum()
+        return found
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,10 @@ class Call:
         state: the rule's memory, as its last `Aggregate` returned it.
         clients: (n,) client numbers.
         server: (d,) the server's own update, or None.
+        m: updates that were given, usable or not.
+        dropped: how many of them were not finite or malformed.
+        invited: the client numbers of all that were given.
+        at: (n,) where the rows are among these.
     """
 
     f: int
@@ -75,11 +89,25 @@ class Call:
     state: dict[str, np.ndarray] | None = None
     clients: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     server: np.ndarray | None = None
+    m: int = 0
+    dropped: int = 0
+    invited: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    at: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def at_given(self, values: np.ndarray, rest: float = np.nan) -> np.ndarray:
+        """Values (…, n) of the rows at their places among all that were given, `rest` elsewhere."""
+        whole = np.full((*values.shape[:-1], len(self.invited)), rest)
+        whole[..., self.at] = values
+        return whole
 
     @property
     def equal(self) -> bool:
         """Whether all weights are the same."""
         return bool((self.weights == self.weights[0]).all())
+
+    def of(self, part: "Conditioned") -> "Call":
+        """The call as a part of a composed rule gets it: with the hostile rows that the part reckons with."""
+        return replace(self, f=max(part.hostile(self.m) - self.dropped, 0))
 
     def seed(self, rule: object) -> int:
         """The key, for a rule that draws.
@@ -95,34 +123,54 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """Defaults of an aggregation rule.
-
-    A rule says what it needs (`needs`) and what it makes of sound rows (`decide`).
+class Conditioned:
+    """What rules and pre-aggregators have in common: they reckon with f hostile updates and have a condition.
 
     Class attributes:
         citation: the paper.
-        weighting: "mass": weights count as that many updates, and f means the mass of the f heaviest;
-            "selection": they only weight the average over those that the rule chose;
-            "none": the rule has no meaning for unequal weights, which raise.
-        geometric: the rule asks for distances first (non-finite rows then show in the same pass).
+        geometric: it asks for distances first (non-finite rows then show in the same pass).
         draws: it needs a key.
     """
 
     citation: ClassVar[str] = ""
-    weighting: ClassVar[str] = "none"
     geometric: ClassVar[bool] = False
     draws: ClassVar[bool] = False
 
-    # ----- what a rule says of itself -----------------------------------------------------------------
-
     def hostile(self, m: int) -> int:
-        """f, the number of hostile ones among m updates that the rule reckons with; 0 for a rule without."""
+        """f, the number of hostile ones among m updates that it reckons with; 0 where it has none."""
         return int(getattr(self, "f", 0))
 
     def needs(self, n: int, f: int) -> str | None:
         """The condition that fails for n updates with f hostile ones among them, or None."""
         return None
+
+    def check(self, n: int, f: int | None = None) -> None:
+        """Refuse n updates that it can't serve.
+
+        Raises:
+            DomainError: naming the rule, n, f and the condition.
+        """
+        f = self.hostile(n) if f is None else f
+        failed = self.needs(n, f)
+        if failed is not None:
+            raise DomainError(type(self).__name__, n, f, failed)
+
+
+@dataclass(frozen=True)
+class Rule(Conditioned):
+    """Defaults of an aggregation rule.
+
+    A rule says what it needs (`needs`) and what it makes of sound rows (`decide`).
+
+    Class attributes, beside those of `Conditioned`:
+        weighting: "mass": weights count as that many updates, and f means the mass of the f heaviest;
+            "selection": they only weight the average over those that the rule chose;
+            "none": the rule has no meaning for unequal weights, which raise.
+        by_client: it tells clients apart by their numbers.
+    """
+
+    weighting: ClassVar[str] = "none"
+    by_client: ClassVar[bool] = False
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         """What the rule makes of sound rows."""
@@ -134,19 +182,6 @@ class Rule:
         For every choice of f hostile ones among n (Allouah et al., AISTATS 2023); None where none is known.
         """
         return None
-
-    # ----- calling it ---------------------------------------------------------------------------------
-
-    def check(self, n: int, f: int | None = None) -> None:
-        """Refuse n updates that the rule can't serve.
-
-        Raises:
-            DomainError: naming the rule, n, f and the condition.
-        """
-        f = self.hostile(n) if f is None else f
-        failed = self.needs(n, f)
-        if failed is not None:
-            raise DomainError(type(self).__name__, n, f, failed)
 
     def __call__(
         self,
@@ -176,35 +211,11 @@ class Rule:
             ConfigError: unequal weights for a rule that has no meaning for them, or no key for one that draws.
             DomainError: too few updates for f.
         """
-        rows, malformed = as_rows(updates)
-        m = malformed.shape[0]
-        weights = checked_weights(weights, m)
-        rows.centre = checked_vector("center", center, rows.d)
-        server = checked_vector("server", server, rows.d)
-        clients = np.arange(m) if clients is None else np.asarray(clients)
-        if clients.shape != (m,):
-            raise DataError(
-                f"clients has shape {clients.shape}: it must be one number for each of the {m} updates."
-            )
-        used = np.flatnonzero(~malformed & (weights > 0))
-        rows = rows.take(np.searchsorted(np.flatnonzero(~malformed), used))
-        bad = rows.broken_rows(self.geometric)
-        dropped = np.flatnonzero(malformed)
-        if bad.any():
-            dropped = np.sort(np.concatenate([dropped, used[bad]]))
-            rows, used = rows.take(np.flatnonzero(~bad)), used[~bad]
-        if not len(used):
-            raise DataError(
-                f"None of the {m} updates can be used: {len(dropped)} are malformed or not finite, the others have "
-                "weight 0."
-            )
-        f = self.hostile(m)
-        flags = ("more updates dropped than f",) if len(dropped) > f > 0 else ()
-        call = Call(max(f - len(dropped), 0), weights[used], key, state, clients[used], server)
-        self._admit(rows.n, call)
+        sound = received(self, updates, weights, center, state, key, clients, server)
+        self._admit(sound.rows.n, sound.call)
         with one_blas_thread():
-            decision = self.decide(rows, call)
-        return _aggregate(rows, call, decision, used, dropped, m, flags)
+            decision = self.decide(sound.rows, sound.call)
+        return _aggregate(sound, decision)
 
     def _admit(self, n: int, call: Call) -> None:
         self.check(n, call.f)
@@ -226,41 +237,82 @@ class Rule:
                 )
 
 
-def _aggregate(
-    rows: Rows,
-    call: Call,
-    decision: Decision,
-    used: np.ndarray,
-    dropped: np.ndarray,
-    m: int,
-    flags: tuple[str, ...],
-) -> Aggregate:
-    coefficients, vector = decision.coefficients, decision.vector
-    if coefficients is None and vector is None:
-        assert decision.selected is not None
-        coefficients = np.zeros(rows.n)
-        chosen = call.weights[decision.selected]
-        coefficients[decision.selected] = chosen / chosen.sum()
+class Received(NamedTuple):
+    """The sound rows of a call, what a rule may know beside them, and what was set aside."""
+
+    rows: Rows
+    call: Call
+    dropped: np.ndarray
+    flags: tuple[str, ...]
+
+
+def received(
+    rule: Conditioned,
+    updates: Any,
+    weights: Any,
+    center: Any,
+    state: dict[str, np.ndarray] | None,
+    key: int | None,
+    clients: Any,
+    server: Any,
+) -> Received:
+    """Set aside what can't be used, and count it against the rule's f; arguments and errors as in `Rule.__call__`."""
+    rows, malformed = as_rows(updates)
+    m = malformed.shape[0]
+    weights = checked_weights(weights, m)
+    rows.centre = checked_vector("center", center, rows.d)
+    server = checked_vector("server", server, rows.d)
+    clients = np.arange(m) if clients is None else np.asarray(clients)
+    if clients.shape != (m,):
+        raise DataError(
+            f"clients has shape {clients.shape}: it must be one number for each of the {m} updates."
+        )
+    used = np.flatnonzero(~malformed & (weights > 0))
+    rows = rows.take(np.searchsorted(np.flatnonzero(~malformed), used))
+    bad = rows.broken_rows(rule.geometric)
+    dropped = np.flatnonzero(malformed)
+    if bad.any():
+        dropped = np.sort(np.concatenate([dropped, used[bad]]))
+        rows, used = rows.take(np.flatnonzero(~bad)), used[~bad]
+    if not len(used):
+        raise DataError(
+            f"None of the {m} updates can be used: {len(dropped)} are malformed or not finite, the others have "
+            "weight 0."
+        )
+    f = rule.hostile(m)
+    flags = ("more updates dropped than f",) if len(dropped) > f > 0 else ()
+    call = Call(
+        f=max(f - len(dropped), 0),
+        weights=weights[used],
+        key=key,
+        state=state,
+        clients=clients[used],
+        server=server,
+        m=m,
+        dropped=len(dropped),
+        invited=clients,
+        at=used,
+    )
+    return Received(rows, call, dropped, flags)
+
+
+def _aggregate(sound: Received, decision: Decision) -> Aggregate:
+    rows, call = sound.rows, sound.call
+    coefficients = decision.shares(call.weights)
+    vector = decision.vector
     if vector is None:
         assert coefficients is not None
         vector = rows.combine(coefficients)
 
-    def spread(values: np.ndarray | None, rest: float) -> np.ndarray | None:
-        if values is None:
-            return None
-        whole = np.full(m, rest)
-        whole[used] = values
-        return whole
-
-    selected = None if decision.selected is None else used[np.sort(decision.selected)]
+    selected = None if decision.selected is None else call.at[np.sort(decision.selected)]
     return Aggregate(
         vector,
-        spread(coefficients, 0.0),
+        None if coefficients is None else call.at_given(coefficients, 0.0),
         selected,
-        dropped,
-        spread(decision.scores, np.nan),
+        sound.dropped,
+        None if decision.scores is None else call.at_given(decision.scores),
         decision.state,
-        flags + decision.flags,
+        sound.flags + decision.flags,
         decision.details,
     )
 
