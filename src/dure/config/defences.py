@@ -1,0 +1,367 @@
+"""The catalogue of aggregation rules and attacks, read off their classes and off what they do when they are called."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any, ClassVar, get_type_hints
+
+import numpy as np
+
+from dure.aggregation import Mean, PreAggregator, Rule
+from dure.aggregation.rows import Rows
+from dure.aggregation.rule import Call
+from dure.attacks import Attack, LabelFlip
+from dure.config import tables
+from dure.config.catalogue import TYPES, toml
+from dure.config.robust import as_table, nested, unwritable
+from dure.errors import ConfigError
+
+RULES, BEFORE = "Rules", "Pre-aggregators, before a rule"
+#: Hostile updates and updates of the call that shows what a rule does; four numbers each.
+F, N, D = 1, 12, 4
+WEIGHTS: Mapping[str, str] = {
+    "mass": "count as that many updates",
+    "selection": "weigh the updates that the rule keeps",
+    "none": "must be equal",
+}
+KNOWLEDGE: Mapping[str, str] = {
+    "own": "its own clients",
+    "updates": "all honest updates",
+    "rule": "the server's rule too",
+}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a rule or an attack.
+
+    Attributes:
+        name: as in a file.
+        type: in words.
+        default: as a file writes it; None: it must be given.
+        means: what the docstring says of it.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    means: str
+
+
+@dataclass(frozen=True)
+class RuleEntry:
+    """One rule or pre-aggregator.
+
+    Attributes:
+        kind: the class.
+        does: one line.
+        needs: the condition on n updates with f hostile ones among them; empty for none.
+        weights: what unequal weights do.
+        cost: what it reads of n updates of d numbers.
+        remarks: what else a reader must know before choosing it, a few words each.
+        in_file: whether a TOML file can hold its arguments.
+    """
+
+    kind: type[Any]
+    does: str
+    needs: str
+    weights: str
+    cost: str
+    remarks: tuple[str, ...]
+    in_file: bool
+
+    @property
+    def name(self) -> str:
+        """As in a file and in Python."""
+        return self.kind.__name__
+
+    @property
+    def group(self) -> str:
+        """Rules, or pre-aggregators."""
+        return RULES if issubclass(self.kind, Rule) else BEFORE
+
+    def facts(self) -> dict[str, Any]:
+        """All of it for scripts."""
+        return {
+            "name": self.name,
+            "group": self.group,
+            "does": self.does,
+            "needs": self.needs or None,
+            "weights": self.weights,
+            "cost": self.cost,
+            "remarks": list(self.remarks),
+            "in_file": self.in_file,
+            **_shared(self.kind),
+        }
+
+
+@dataclass(frozen=True)
+class AttackEntry:
+    """One attack.
+
+    Attributes:
+        kind: the class.
+        does: one line.
+        knows: what the attacker must know.
+        acts: where it acts: "update", "data", "training", "weight".
+        backdoor: whether how often the backdoor works is measured.
+        in_file: whether a TOML file can hold its arguments.
+    """
+
+    kind: type[Any]
+    does: str
+    knows: str
+    acts: tuple[str, ...]
+    backdoor: bool
+    in_file: bool
+
+    @property
+    def name(self) -> str:
+        """As in a file and in Python."""
+        return self.kind.__name__
+
+    def facts(self) -> dict[str, Any]:
+        """All of it for scripts."""
+        return {
+            "name": self.name,
+            "does": self.does,
+            "knows": self.knows,
+            "acts_on": list(self.acts),
+            "backdoor": self.backdoor,
+            "in_file": self.in_file,
+            **_shared(self.kind),
+        }
+
+
+@cache
+def rules() -> tuple[RuleEntry, ...]:
+    """All rules, then all pre-aggregators, in the order of their names."""
+    return tuple(_rule(kind) for kind in [*_sorted(tables.aggregators()), *_sorted(tables.pre_aggregators())])
+
+
+@cache
+def attacks() -> tuple[AttackEntry, ...]:
+    """All attacks, in the order of their names."""
+    return tuple(_attack(kind) for kind in _sorted(tables.attacks()))
+
+
+def find(what: str, known: tuple[Any, ...], name: str) -> Any:
+    """The entry of this name, in any case.
+
+    Raises:
+        ConfigError: there's none; the nearest one is named.
+    """
+    return tables.find(what, {entry.name: entry for entry in known}, name)[1]
+
+
+def _sorted(known: Mapping[str, type[Any]]) -> list[type[Any]]:
+    return [known[name] for name in sorted(known, key=str.lower)]
+
+
+# --- rules -----------------------------------------------------------------------------------------------
+
+
+def _rule(kind: type[Any]) -> RuleEntry:
+    made = example(kind)
+    seen = _Seen(np.random.default_rng(0).normal(size=(N, D)))
+    places = np.arange(N)
+    call = Call(F, np.ones(N), key=1, clients=places, m=N, invited=places, at=places)
+    remarks = {"draws at random": bool(made.draws)}
+    if isinstance(made, PreAggregator):
+        made.mixing(seen, call)
+        weights = "none"
+        remarks["mixes clients"] = not made.keeps_clients
+    else:
+        try:
+            found = made.decide(seen, call)
+        except ConfigError:  # one that can't do with the clients' updates alone
+            remarks["needs the server's own update"] = True
+            found = made.decide(seen, _with_server(call))
+        weights = str(made.weighting)
+        remarks["remembers rounds"] = found.state is not None
+        remarks["tells clients apart"] = bool(made.by_client)
+        remarks["bound κ known"] = bool(made.kappa(N, F))
+    needs = tuple(dict.fromkeys(filter(None, (_condition(made, n) for n in range(1, N)))))
+    return RuleEntry(
+        kind,
+        _does(kind),
+        " and ".join(needs),
+        WEIGHTS[weights],
+        seen.cost,
+        tuple(text for text, true in remarks.items() if true),
+        not unwritable(kind),
+    )
+
+
+def _with_server(call: Call) -> Call:
+    from dataclasses import replace
+
+    return replace(call, server=np.ones(D))
+
+
+def _condition(made: Any, n: int) -> str | None:
+    failed = made.needs(n, F)
+    # The numbers of the example say nothing about the rule.
+    return None if failed is None else re.sub(r" \(\w+=[^)]*\)", "", failed)
+
+
+class _Seen(Rows):
+    """Rows that write down in which ways they are read; what is computed of them is only right in shape."""
+
+    _PAIRS: ClassVar[frozenset[str]] = frozenset({"inner", "distances", "products", "about", "_points"})
+    _SORTED: ClassVar[frozenset[str]] = frozenset({"median", "trimmed_mean", "ranks", "around_median"})
+
+    def __init__(self, source: Any):
+        self.asked: set[str] = set()
+        super().__init__(source)
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__") and name != "asked":
+            self.asked.add(name)
+        return super().__getattribute__(name)
+
+    @property
+    def cost(self) -> str:
+        """What was read, by order of magnitude."""
+        parts = ["n² d"] * bool(self.asked & self._PAIRS) + ["sort columns"] * bool(self.asked & self._SORTED)
+        return " + ".join(parts) or "n d"
+
+    def mixed(self, mixing: np.ndarray) -> "_Seen":
+        other = _Seen(mixing @ self.source)
+        other.asked = self.asked
+        return other
+
+    def take(self, chosen: np.ndarray) -> "_Seen":
+        other = _Seen(self.source[chosen])
+        other.asked = self.asked
+        return other
+
+    # Without the compiled kernels, whose first call costs seconds.
+
+    def _sum(self, total: np.ndarray, work: Any) -> np.ndarray:
+        return np.asarray(total + (np.eye(len(total)) if total.ndim == 2 else 1.0))
+
+    def _assemble(self, on_host: Any, on_device: Any) -> np.ndarray:
+        return np.asarray(self.source.mean(0))
+
+    def _columns(self, kernel: Any, on_device: Any) -> np.ndarray:
+        return np.asarray(self.source.mean(0))
+
+    def _weighted(self, weights: np.ndarray, trim: float) -> np.ndarray:
+        return np.asarray(self.source.mean(0))
+
+    def ranks(self, first: int, last: int) -> np.ndarray:
+        return np.asarray(self.source.mean(0))
+
+    def around_median(self, keep: int) -> np.ndarray:
+        return np.asarray(self.source.mean(0))
+
+    def matrix(self) -> np.ndarray:
+        return np.array(self.source)
+
+
+# --- attacks ---------------------------------------------------------------------------------------------
+
+
+def _attack(kind: type[Any]) -> AttackEntry:
+    made = example(kind)
+    acts = {
+        "update": kind.craft is not Attack.craft,
+        "data": made.poisons,
+        "training": made.radius is not None or made.mask(np.zeros(D)) is not None,
+        "weight": kind.weights is not Attack.weights,
+    }
+    return AttackEntry(
+        kind,
+        _does(kind),
+        KNOWLEDGE[made.knowledge],
+        tuple(text for text, true in acts.items() if true),
+        kind.trigger is not Attack.trigger,
+        not unwritable(kind),
+    )
+
+
+# --- both ------------------------------------------------------------------------------------------------
+
+
+def example(kind: type[Any]) -> Any:
+    """A rule or an attack with its defaults; arguments without one get some allowed value, and f is 1."""
+    hints = get_type_hints(kind)
+    known: Mapping[Any, Any] = {int: 2, float: 1.0, Rule: Mean(), Attack: LabelFlip(), np.ndarray: np.zeros((2, 2))}
+    required = [f for f in fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING]
+    values = {f.name: known[hints[f.name]] for f in required}
+    if issubclass(kind, Rule | PreAggregator) and any(f.name == "f" and f.init for f in fields(kind)):
+        values["f"] = F
+    return kind(**values)
+
+
+def explained(kind: type[Any]) -> dict[str, str]:
+    """What a docstring says of each argument."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("\nArgs:\n")[2]
+    parts = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |^\S|\Z)", text, re.M | re.S)
+    return {name: " ".join(said.split()).replace("`", "") for name, said in parts}
+
+
+def as_file(kind: type[Any]) -> str:
+    """The lines of a TOML file that ask for a rule, a pre-aggregator or an attack; empty where none can."""
+    if unwritable(kind):
+        return ""
+    table = as_table(example(kind))
+    if issubclass(kind, PreAggregator):
+        return f'[aggregator]\nname = "TrimmedMean"\nf = {F}\nbefore = [{toml(table)}]'
+    head = "[aggregator]" if issubclass(kind, Rule) else "[attack]\nattackers = 2"
+    return "\n".join([head, *(f"{key} = {toml(value)}" for key, value in table.items())])
+
+
+def parameters(kind: type[Any]) -> list[Argument]:
+    """The arguments of a rule or an attack as a file gives them."""
+    hints, inner, foreign = get_type_hints(kind), nested(kind), unwritable(kind)
+    found, means = [], explained(kind)
+    for f in fields(kind):
+        if not f.init:
+            continue
+        given = f.default if f.default is not MISSING else None
+        if f.default_factory is not MISSING:
+            given = f.default_factory()
+        required = f.default is MISSING and f.default_factory is MISSING
+        shown = "none" if given is None or type(given) is Attack else toml(as_table(given) if f.name in inner else given)
+        type_ = "table" if f.name in inner else "array" if f.name in foreign else in_words(hints[f.name])
+        found.append(Argument(f.name, type_, None if required else shown, means.get(f.name, "")))
+    return found
+
+
+def in_words(hint: Any) -> str:
+    """A type hint as a file's words."""
+    from types import NoneType
+    from typing import Literal, Union, get_args, get_origin
+
+    if hint in TYPES:
+        return TYPES[hint]
+    if get_origin(hint) is Literal:
+        return " or ".join(toml(value) for value in get_args(hint))
+    if get_origin(hint) is tuple:
+        return "list"
+    if get_origin(hint) is Union or type(hint).__name__ == "UnionType":
+        return " or ".join(dict.fromkeys(in_words(part) for part in get_args(hint) if part is not NoneType))
+    return str(getattr(hint, "__name__", hint))
+
+
+def _shared(kind: type[Any]) -> dict[str, Any]:
+    return {
+        "arguments": {p.name: p.default for p in parameters(kind)},
+        "citation": str(kind.citation),
+    }
+
+
+def _does(kind: type[Any]) -> str:
+    """The first sentence of a class's docstring."""
+    first = re.split(r"\.(?:\s|$)", inspect.cleandoc(kind.__doc__ or ""), maxsplit=1)[0]
+    return " ".join(first.replace("`", "").split())
+
+
+def page(kind: type[Any]) -> str:
+    """The docstring of a rule or an attack, without its arguments."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    return re.split(r"^Args:$", text, maxsplit=1, flags=re.M)[0].strip()
