@@ -34,6 +34,11 @@ SHORT = {
     "weigh the updates that the rule keeps": "kept",
     "must be equal": "equal",
 }
+COSTS = {
+    "n d": "It reads each of the n · d numbers a few times.",
+    "n² d": "It compares all pairs of updates, in time n² d.",
+    "sort columns": "It sorts the n values of each of the d coordinates.",
+}
 
 
 def aggregators(name: OneRule = None, json_: Json = False) -> None:
@@ -135,7 +140,7 @@ def show_one(console: "Console", entry: Any, about: list[str]) -> None:
 def _about_rule(entry: "RuleEntry") -> list[str]:
     lines = [f"Needs {entry.needs}, for n updates with f hostile ones among them."] if entry.needs else []
     lines.append(f"Weights of clients {entry.weights}.")
-    lines.append(f"Reads {entry.cost} of n updates of d numbers.")
+    lines += [COSTS[part] for part in entry.cost.split(" + ")]
     return lines + [f"{remark[0].upper()}{remark[1:]}." for remark in entry.remarks]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from dure.aggregation import Mean, PreAggregator, Rule
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call
-from dure.attacks import Attack, LabelFlip
+from dure.attacks import Attack, PixelTrigger
 from dure.config import tables
 from dure.config.catalogue import TYPES, toml
 from dure.config.robust import as_table, nested, unwritable
@@ -289,7 +289,7 @@ def _attack(kind: type[Any]) -> AttackEntry:
 def example(kind: type[Any]) -> Any:
     """A rule or an attack with its defaults; arguments without one get some allowed value, and f is 1."""
     hints = get_type_hints(kind)
-    known: Mapping[Any, Any] = {int: 2, float: 1.0, Rule: Mean(), Attack: LabelFlip(), np.ndarray: np.zeros((2, 2))}
+    known: Mapping[Any, Any] = {int: 2, float: 1.0, Rule: Mean(), Attack: PixelTrigger(target=2), np.ndarray: np.zeros((2, 2))}
     required = [f for f in fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING]
     values = {f.name: known[hints[f.name]] for f in required}
     if issubclass(kind, Rule | PreAggregator) and any(f.name == "f" and f.init for f in fields(kind)):
@@ -311,8 +311,10 @@ def as_file(kind: type[Any]) -> str:
     table = as_table(example(kind))
     if issubclass(kind, PreAggregator):
         return f'[aggregator]\nname = "TrimmedMean"\nf = {F}\nbefore = [{toml(table)}]'
-    head = "[aggregator]" if issubclass(kind, Rule) else "[attack]\nattackers = 2"
-    return "\n".join([head, *(f"{key} = {toml(value)}" for key, value in table.items())])
+    rule = issubclass(kind, Rule)
+    table |= {} if rule else {"attackers": 2}
+    lines = [f"{key} = {toml(value)}" for key, value in table.items()]
+    return "\n".join(["[aggregator]" if rule else "[attack]", *lines])
 
 
 def parameters(kind: type[Any]) -> list[Argument]:
