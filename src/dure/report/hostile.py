@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from dure.report import sections, words
 from dure.report.svg import Axis, Line, line_chart
+from dure.run.suspicion import judgements
 
 if TYPE_CHECKING:
     from dure.run import Run
 
 SUSPECTS = 12
+KAPPA = "κ is the squared distance of the aggregate from the honest updates’ mean, over their variance: how far it was moved."
 #: A bound that is further above the largest measured κ than this isn't drawn: it would flatten the line.
 NEAR = 4.0
 
@@ -20,17 +22,19 @@ def lead(run: "Run") -> str:
     """The rule and the attack, in sentences."""
     rule, attack = words.rule_of(run), words.attack_of(run)
     first = f"The updates go through {rule}." if rule else ""
-    return f"{first} The attack: {attack}." if attack else f"{first} No attack was simulated.".strip()
+    if not attack:
+        return f"{first} No attack was simulated."
+    return f"{first} The attack: {attack}. {KAPPA}"
 
 
 def body(run: "Run") -> str:
     """Tiles, charts, the most suspect clients, and what the rule said; nothing for a run without a rule."""
     if not words.rule_of(run):
         return ""
-    charts = [chart for chart in (_kappa_chart(run), _backdoor_chart(run)) if chart]
+    charts = [chart for chart in (_kappa_chart(run), _treatment_chart(run), _backdoor_chart(run)) if chart]
     parts = [f'<div class="tiles low">{"".join(_tiles(run))}</div>']
     if charts:
-        parts.append(f'<div class="grid2 gap">{"".join(charts)}</div>')
+        parts.append(f'<div class="grid{min(len(charts), 3)} gap">{"".join(charts)}</div>')
     parts.append(_suspects(run))
     parts.append(_said(run))
     return "".join(parts)
@@ -81,7 +85,7 @@ def _tiles(run: "Run") -> list[str]:
     kappas = _values(run, "kappa")
     if kappas:
         bound = _bound(run)
-        note = f"promised at most {words.number(bound, 3)}" if bound is not None else "the rule promises none"
+        note = f"promised at most {words.number(bound, 3)}" if bound is not None else "no bound known"
         parts.append(sections.tile("largest κ", words.number(max(kappas), 3), note))
     backdoor = run.final.get("backdoor_accuracy")
     if backdoor is not None:
@@ -103,7 +107,25 @@ def _kappa_chart(run: "Run") -> str:
         lines.append(Line("promised at most", *_series(run, "kappa_bound"), "var(--c8)", thin=True))
     elif bound is not None:
         note = f" (promised: at most {words.number(bound, 3)})"
-    return line_chart(f"κ against rounds{note}", lines, Axis("round", "count"), Axis("", low=0.0))
+    return line_chart(f"How far the aggregate was moved, κ{note}", lines, Axis("round", "count"), Axis("", low=0.0))
+
+
+def _treatment_chart(run: "Run") -> str:
+    """What became of attackers' updates and of honest ones, round by round: weights, choice, or else distances."""
+    rows = judgements(run)
+    if not run.config.get("attack") or rows.empty or not rows["judged"].any():
+        return ""
+    seen = rows[rows["judged"]]
+    key, title, kind = "distance", "Distance from the aggregate", "number"
+    if seen["relative_weight"].where(~seen["dropped"]).notna().any():
+        key, title = "relative_weight", "Weight of an update (1: as in the mean)"
+    elif (seen["kept"] < 1).any():
+        key, title, kind = "kept", "Updates that the rule kept", "percent"
+    lines = []
+    for hostile, label, tone in ((True, "attackers, mean", "var(--c7)"), (False, "honest clients, mean", "var(--c1)")):
+        means = seen[seen["attacker"].astype(bool) == hostile].groupby("round")[key].mean().dropna()
+        lines.append(Line(label, [float(r) for r in means.index], [float(v) for v in means], tone))
+    return line_chart(title, lines, Axis("round", "count"), Axis("", kind, low=0.0))
 
 
 def _backdoor_chart(run: "Run") -> str:
@@ -112,7 +134,7 @@ def _backdoor_chart(run: "Run") -> str:
     accuracy = _series(run, "test_accuracy")
     if accuracy[0]:
         lines.append(Line("test accuracy", *accuracy, "var(--c1)", thin=True))
-    title = "Backdoor accuracy against rounds"
+    title = "Backdoor accuracy"
     return line_chart(title, lines, Axis("round", "count"), Axis("", "percent")) if x else ""
 
 
@@ -123,7 +145,7 @@ def _suspects(run: "Run") -> str:
         return ""
     known = bool(run.config.get("attack"))
     rows = "".join(_suspect(row, known) for row in table.head(SUSPECTS).to_dict("records"))
-    heads = ["client", "suspicion", "kept", "weight", "not finite", "distance", *(["in truth"] if known else [])]
+    heads = ["client", "suspicion", "kept", "weight", "not finite", "distance rank", *(["in truth"] if known else [])]
     titles = "".join(f"<th>{title}</th>" for title in heads)
     many = len(table) > SUSPECTS
     title = "The twelve most suspect clients" if many else "All clients, the most suspect first"
@@ -142,13 +164,13 @@ def _suspect(row: Mapping[Any, Any], known: bool) -> str:
     )
     texts = [
         words.percent(float(row["kept"]), 0),
-        words.number(round(float(row["relative_weight"]), 2)) + ("×" if row["relative_weight"] >= 0 else ""),
+        f"{float(row['relative_weight']):.2f}" if math.isfinite(row["relative_weight"]) else words.DASH,
         f"{int(row['dropped']):,}",
-        words.number(round(float(row["distance_rank"]), 2)),
+        f"{float(row['distance_rank']):.2f}" if row["distance_rank"] >= 0 else words.DASH,
     ]
     truth = f'<td>{"<b class=bad>attacker</b>" if bad else "honest"}</td>' if known else ""
     return (
-        f'<tr><td>{escape(str(row["name"]))}</td><td class="bar">{bar}</td>'
+        f'<tr><td>{escape(str(row["name"]))}</td><td class="level">{bar}</td>'
         + "".join(f"<td>{escape(text)}</td>" for text in texts)
         + f"{truth}</tr>"
     )
@@ -166,9 +188,9 @@ def _how(run: "Run", table: Any) -> str:
     count = int(table["attacker"].sum())
     if run.config.get("attack") and count:
         hit = int(table.head(count)["attacker"].sum())
-        which = "The most suspect client" if count == 1 else f"Of the {count:,} most suspect clients {hit:,}"
-        verb = ("is" if hit else "is not") if count == 1 else ("is" if hit == 1 else "are")
-        text += f" {which} {verb} the attacker’s."
+        most = f"Of the {count:,} most suspect clients {words.number(hit) if hit else 'none'} {'are' if hit > 1 else 'is'} the attacker’s."
+        one = f"The most suspect client is {'' if hit else 'not '}the attacker’s."
+        text += f" {one if count == 1 else most}"
     return text
 
 

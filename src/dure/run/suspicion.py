@@ -31,12 +31,10 @@ def suspicion(run: "Run") -> "pd.DataFrame":
     """See `Run.suspicion`."""
     import pandas as pd
 
-    frame = run.participation
-    if "selected" not in frame:
+    rows = judgements(run)
+    if rows.empty:
         return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COLUMNS.items()})
-    skipped = [r["round"] for r in run.rounds if str(r.get("status", "")).startswith("skipped")]
-    judged = _judged(frame, skipped)
-    by = frame.assign(**judged).groupby("client", sort=True)
+    by = rows.groupby("client", sort=True)
     table = pd.DataFrame(
         {
             "suspicion": by["suspicion"].mean(),
@@ -54,6 +52,15 @@ def suspicion(run: "Run") -> "pd.DataFrame":
     table["name"] = [run.client_name(int(client)) for client in table["client"]]
     table = table[list(COLUMNS)].astype(COLUMNS)
     return table.sort_values(["suspicion", "client"], ascending=[False, True], ignore_index=True)
+
+
+def judgements(run: "Run") -> "pd.DataFrame":
+    """The participation with, per row, what the rule did with the update; no rows for a run without a rule."""
+    frame = run.participation
+    if "selected" not in frame:
+        return frame.iloc[:0]
+    skipped = [r["round"] for r in run.rounds if str(r.get("status", "")).startswith("skipped")]
+    return frame.assign(**_judged(frame, skipped))
 
 
 def _judged(frame: "pd.DataFrame", skipped: list[int]) -> dict[str, Any]:
@@ -76,6 +83,7 @@ def _judged(frame: "pd.DataFrame", skipped: list[int]) -> dict[str, Any]:
     doubt = pd.concat([treated, scores], axis=1).mean(axis=1).fillna(distances)
     return {
         "judged": judged,
+        "distance": distance.where(used),
         "kept": selected.astype("float64").where(judged),
         "dropped": broken,
         "relative_weight": relative.where(~broken, 0.0),
