@@ -1,4 +1,4 @@
-"""Make the peers' virtual environments: `python benchmarks/peers/make_venv.py [torch pfl flower fedjax]`.
+"""Make the peers' virtual environments: `python benchmarks/peers/make_venv.py [torch pfl flower fedjax byzfl]`.
 
 The peers' pins exclude one another, so each peer has an environment of its own,
 `benchmarks/peers/.venvs/<peer>`, made from the pins in `benchmarks/peers/<peer>.txt` with whatever package
@@ -17,7 +17,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".venvs"
-IMPORTS = {"torch": "torch", "pfl": "pfl.algorithm.federated_averaging", "flower": "flwr", "fedjax": "fedjax"}
+IMPORTS = {
+    "torch": "torch",
+    "pfl": "pfl.algorithm.federated_averaging",
+    "flower": "flwr",
+    "fedjax": "fedjax",
+    "byzfl": "torch",
+}
 
 
 def interpreter(peer: str) -> Path:

@@ -43,11 +43,14 @@ def one_device_per_core() -> None:
 
 
 def in_32_bits(function: Callable[P, R]) -> Callable[P, R]:
-    """The function as if `jax_enable_x64` were off: models are float32 whatever the user's session is set to."""
+    """The function as if `jax_enable_x64` were off: models are float32 whatever the user's session is set to.
+
+    Nor does it matter whether the session refuses `jax_numpy_rank_promotion`, for the code that runs is not its own.
+    """
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with jax.enable_x64(False):
+        with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
             return function(*args, **kwargs)
 
     return wrapped

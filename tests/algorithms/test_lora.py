@@ -173,6 +173,24 @@ def test_flexlora_is_the_nearest_of_its_rank() -> None:
     assert values[2] > 0.01
 
 
+def test_flexlora_components_without_a_singular_value_begin_anew() -> None:
+    """Where the mean product has rank 1 of 3, A and B of the others must not both be zero: they would never move."""
+    on = Matrix(6, 4, 3, alpha=3)
+    start = RNG.normal(size=on.layout.size)
+    one = on.vector(np.eye(3)[0][:, None] * RNG.normal(size=6), RNG.normal(size=(4, 1)) * np.eye(3)[0])
+    page = dure.FlexLoRA()
+    for sent, rank in (([one, 2 * one, one], 1), ([0 * start] * 3, 0)):
+        states = [averaged(page, on, start, np.zeros((4, 6)), sent, P, number) for number in (1, 2)]
+        right = sum(p * on.added(y) for p, y in zip(P, sent, strict=True))
+        for state in states:
+            np.testing.assert_allclose(on.added(state.w), right, atol=1e-12)
+            a, b = on.factors(state.w)
+            assert not b[:, rank:].any()
+            assert np.abs(a[rank:]).min() > 0
+            assert np.linalg.matrix_rank(a) == 3
+        assert np.abs(on.factors(states[0].w)[0][rank:] - on.factors(states[1].w)[0][rank:]).min() > 0
+
+
 def test_flora_begins_anew_and_counts_nothing_twice() -> None:
     on = Matrix(4, 3, 2, alpha=3)
     start, weight = RNG.normal(size=on.layout.size), RNG.normal(size=(3, 4))
@@ -365,6 +383,25 @@ def test_another_base_is_another_experiment(tmp_path: Path) -> None:
     other = dure.lora(BASE, targets="w", rank=RANK, alpha=ALPHA, weights={"w": W0 + 1})
     with pytest.raises(ConfigError, match=r"model\.frozen was"):
         run(other, resume=True)
+
+
+def test_another_alpha_is_another_experiment(tmp_path: Path) -> None:
+    """Nothing in the parameters says what α is, or which side the inputs are on."""
+
+    def run(**more: Any) -> Any:
+        square = dure.Model.from_functions(lambda key: {"w": jnp.eye(4)}, lambda p, x: (x @ p["w"])[:, :3])
+        task = dure.Task(dure.lora(square, targets="w", rank=RANK, **more), TASK.loss)
+        resume = (tmp_path / "run").exists()
+        return dure.simulate(
+            dure.FedIT(), task, DATA, rounds=1, directory=tmp_path / "run", resume=resume, **LOCAL
+        )
+
+    run(alpha=3.0)
+    run(alpha=3)
+    with pytest.raises(ConfigError, match=r"model\.adapters\.w\.scale was 1\.5 and is 2\.0"):
+        run(alpha=4.0)
+    with pytest.raises(ConfigError, match=r"model\.adapters\.w\.inputs_last was False and is True"):
+        run(alpha=3.0, inputs_last=True)
 
 
 # ----- any method, on adapters as on any parameters --------------------------------------------------------

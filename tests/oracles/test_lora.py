@@ -176,6 +176,8 @@ def test_equinox_has_inputs_last() -> None:
 # ----- what is refused -------------------------------------------------------------------------------------
 
 TIED = jnp.ones((6, 6))
+#: Without the tests' own check of types, which a user doesn't have.
+LORA: Any = getattr(dure.lora, "__wrapped__", dure.lora)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,19 @@ TIED = jnp.ones((6, 6))
         ({"rank": 0}, "rank=0 is not allowed"),
         ({"alpha": 0}, "alpha=0 is not allowed"),
         ({"alpha": float("nan")}, "alpha=nan is not allowed"),
+        ({"alpha": np.float32("inf")}, "alpha=.*inf.* is not allowed"),
+        ({"targets": None}, "targets=None is not allowed: give a name pattern"),
+        ({"targets": ["dense1", 2]}, r"targets=\['dense1', 2\] is not allowed"),
+        ({"targets": b"dense1"}, "targets=b'dense1' is not allowed"),
+        ({"train": None}, "train=None is not allowed"),
+        ({"inputs_last": "yes"}, "inputs_last='yes' is not allowed"),
+        (
+            {
+                "base": (lambda key: {"w": TIED, "w.lora_A": 2 * TIED}, lambda p, x: x @ p["w"]),
+                "targets": "w",
+            },
+            "has a parameter 'w.lora_A', which is the adapter's name",
+        ),
         ({"train": "dense9"}, "train pattern 'dense9' matches no parameter"),
         ({"train": "dense2"}, "'dense2/weight' is a target and matched by train= too"),
         ({"weights": {"dense1": np.zeros(3)}}, "weights= don't fit model 'mlp"),
@@ -203,7 +218,30 @@ TIED = jnp.ones((6, 6))
 def test_what_cannot_be_adapted(change: dict[str, Any], message: str) -> None:
     given = {"base": BASE, "targets": "dense*", "rank": 2, **change}
     with pytest.raises(ConfigError, match=message):
-        dure.lora(given.pop("base"), **given)
+        LORA(given.pop("base"), **given)
+
+
+@pytest.mark.parametrize("alpha", [np.float32(7), np.int64(7), 7])
+def test_numbers_of_numpy_are_numbers(alpha: Any) -> None:
+    (adapter,) = LORA(BASE, targets=("dense1",), rank=np.int64(2), alpha=alpha).adapters
+    assert type(adapter.scale) is float
+    assert adapter.scale == 3.5
+
+
+def test_what_cannot_be_merged() -> None:
+    model = dure.lora(BASE, targets="dense1", rank=2)
+    params = model.init(jax.random.key(0)).params
+    assert set(dure.merge_lora(model, params)) == {
+        f"dense{i}/{n}" for i in (1, 2) for n in ("weight", "bias")
+    }
+    other = dure.lora(BASE, targets="dense1", rank=3)  # whose matrices could be multiplied too
+    with pytest.raises(ConfigError, match=r"'dense1/weight.lora_B' .* has shape \(5, 2\), .* has \(5, 3\)"):
+        dure.merge_lora(other, params)
+    merge: Any = getattr(dure.merge_lora, "__wrapped__", dure.merge_lora)
+    with pytest.raises(ConfigError, match=r"give the model that dure\.lora returned"):
+        merge(dure.classification(model), params)
+    with pytest.raises(ConfigError, match=r"got a list: give run.state_dict\(\)"):
+        merge(model, [params])
 
 
 def test_rooms_that_would_send_the_base_refuse_it() -> None:
@@ -405,3 +443,21 @@ def test_peft_models() -> None:
         np.testing.assert_allclose(outputs(model, engine.variables()), expected, atol=1e-5)
         own = dure.merge_lora(model, engine.state_dict())
         assert np.abs(own["base_model.model.0.weight"] - module()[0].weight.detach().numpy()).max() > 1e-3
+
+
+def test_peft_layers_that_have_no_active_adapter() -> None:
+    """Layer 2 knows only the second adapter, and takes no part where the first is active."""
+    peft = pytest.importorskip("peft")
+    theirs = peft.get_peft_model(module(), peft.LoraConfig(r=2, target_modules=["0"]))
+    theirs.add_adapter("second", peft.LoraConfig(r=1, target_modules=["0", "2"]))
+    for active, ranks in (("default", [2]), ("second", [1, 1])):
+        theirs.set_adapter(active)
+        assert [a.rank for a in dure.Model.from_torch(theirs).adapters] == ranks
+    theirs.merge_adapter()
+    with pytest.raises(ConfigError, match=r"peft's adapters merged into it.*unmerge_adapter\(\)"):
+        dure.Model.from_torch(theirs)
+
+
+def test_a_layer_without_a_shape_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'0\.weight' of Sequential has no shape yet \(a lazy layer\)"):
+        dure.lora(nn.Sequential(nn.LazyLinear(3)), targets="0", rank=2)

@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 
 import dure
-from dure.aggregation import Krum, MeaMed, Mean, Median, MultiKrum, Rule, TrimmedMean
+from dure.aggregation import (
+    NNM,
+    FLTrust,
+    Krum,
+    MeaMed,
+    Mean,
+    Median,
+    MoNNA,
+    MultiKrum,
+    Rule,
+    TrimmedMean,
+    chain,
+)
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision
 from dure.algorithms.base import Algorithm
@@ -486,3 +498,46 @@ def test_a_sweep_with_a_rule() -> None:
     half, one = (np.asarray(p.run.model["w"]) for p in found.points)
     np.testing.assert_allclose(2 * half, one, rtol=1e-6)
     assert not found.together
+
+
+# ----- clients that the rule trusts ------------------------------------------------------------------------
+
+
+def test_fltrust_compares_with_the_client_that_has_the_root_data() -> None:
+    own = updates(np.zeros(3))
+    sampler = Only((0, 2, 4, 7))
+    found = after(
+        1, aggregator=FLTrust(), root=1, sampler=sampler, attack=Send((9.0, 9.0, 9.0)), attackers=[4]
+    )
+    own[4] = 9.0
+    g, rest = own[1], own[[0, 2, 4, 7]]
+    trust = np.maximum(0, rest @ g / np.linalg.norm(rest, axis=1) / np.linalg.norm(g))
+    assert 0 < (trust > 0).sum() < 4
+    scaled = rest * (np.linalg.norm(g) / np.linalg.norm(rest, axis=1))[:, None]
+    np.testing.assert_allclose(found, trust @ scaled / trust.sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_trusted_client_is_heard_in_every_round() -> None:
+    own = updates(np.zeros(3))
+    found = after(1, aggregator=MoNNA(2, trusted=8), sampler=Only((0, 2, 4, 7)))
+    rows = own[[0, 2, 4, 7, 8]]
+    nearest = np.argsort(((rows - own[8]) ** 2).sum(1))[:3]
+    np.testing.assert_allclose(found, rows[nearest].mean(0), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"aggregator": FLTrust()}, "give root="),
+        ({"aggregator": Median(2), "root": 3}, "for FLTrust"),
+        ({"aggregator": FLTrust(), "root": 12}, "Client 12"),
+        ({"aggregator": FLTrust(), "root": 2.0}, "client's number"),
+        (
+            {"aggregator": chain(NNM(2), MoNNA(2, trusted=3)), "attack": Stamp(), "attackers": [3]},
+            "among the attackers",
+        ),
+    ],
+)
+def test_trust_in_the_wrong_client_is_refused(keywords: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_engine(dure.FedAvg(), LINEAR, DATA, **FULL, **keywords)

@@ -174,6 +174,16 @@ def test_a_label_of_the_test_rows_alone_is_refused_too() -> None:
     [
         (dure.FedAvg, THREE, "is not a method.*brackets"),
         (None, THREE, "is not a method"),
+        (
+            dure.boosting.GradientBoosting(),
+            THREE,
+            r"trained by dure\.boosting\.fit\(.*GradientBoosting\(…\), data\)",
+        ),
+        (
+            dure.boosting.XGBoostBagging,
+            THREE,
+            r"trained by dure\.boosting\.fit\(.*XGBoostBagging\(…\), data\)",
+        ),
         (dure.FedAvg(), None, "is not a task"),
     ],
 )

@@ -1,7 +1,7 @@
 """Covariance-bound agnostic filter (Allouah, Guerraoui and Stephan, ICML 2025)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class CAF(Rule):
     """
 
     f: int
-    tau_max: Literal["active", "all_rows"] = "active"
+    tau_max: str = "active"
     citation: ClassVar[str] = "Allouah et al., ICML 2025"
     geometric: ClassVar[bool] = True
 

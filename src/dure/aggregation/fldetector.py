@@ -111,8 +111,8 @@ class FLDetector(Rule):
         state = {"clients": clients, "known": known, "updates": updates, "scores": scores}
         pair = (step, moved - old["vector"])
         for name, new in zip(("steps", "changes"), pair, strict=True):
-            more = [new.astype(wide)] if call.state and step.any() else []
-            state[name] = np.array([*old[name], *more], wide)[-self.window :].reshape(-1, rows.d)
+            more = new[None] if call.state and step.any() else new[None][:0]
+            state[name] = np.concatenate([old[name], more.astype(wide)])[-self.window :]
         state |= {"vector": moved.astype(wide), "center": centre.astype(wide)}
         return decision._replace(state=state, details={"suspicious": clients[guilty]})
 

@@ -27,7 +27,7 @@ def foolsgold_weights(inner: np.ndarray, confidence: float) -> np.ndarray:
     if not honest.any():
         return np.zeros(len(honest))
     honest /= honest.max()
-    honest[honest == 1.0] = 0.99
+    honest[honest > 1.0 - _PARALLEL] = 0.99
     with np.errstate(divide="ignore"):
         return np.asarray(np.clip(confidence * (np.log(honest / (1.0 - honest)) + 0.5), 0.0, 1.0))
 

@@ -1,7 +1,7 @@
 """Geometric median, exactly, and RFA, a few smoothed steps towards it (Pillutla, Kakade, Harchaoui, IEEE TSP 2022)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -190,7 +190,7 @@ class RFA(Rule):
     f: int = 0
     steps: int = 4
     smoothing: float = 1e-5
-    start: Literal["median", "mean", "center"] = "median"
+    start: str = "median"
     citation: ClassVar[str] = "Pillutla et al., IEEE TSP 2022"
     weighting: ClassVar[str] = "mass"
     geometric: ClassVar[bool] = True

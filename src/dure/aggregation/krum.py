@@ -1,7 +1,7 @@
 """Krum and Multi-Krum (Blanchard, El Mhamdi, Guerraoui and Stainer, NeurIPS 2017)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,9 +10,6 @@ from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule
 from dure.errors import ConfigError
 
-#: How many others count: as the paper has it, or with the row itself among the n − f nearest (ByzFL, ByzPy).
-Neighbours = Literal["n-f-2", "n-f-1"]
-
 
 def krum_scores(distances: np.ndarray, neighbours: int) -> np.ndarray:
     """(n,) s_i = Σ of the `neighbours` smallest squared distances D_ij, j ≠ i."""
@@ -20,7 +17,7 @@ def krum_scores(distances: np.ndarray, neighbours: int) -> np.ndarray:
     return np.asarray(np.sort(apart, axis=1)[:, :neighbours].sum(1))
 
 
-def _scores(rows: Rows, f: int, neighbours: Neighbours) -> np.ndarray:
+def _scores(rows: Rows, f: int, neighbours: str) -> np.ndarray:
     return krum_scores(rows.distances, rows.n - f - (1 if neighbours == "n-f-1" else 2))
 
 
@@ -45,11 +42,11 @@ class Krum(Rule):
 
     Args:
         f: hostile updates to reckon with, n ≥ 2f + 3.
-        neighbours: "n-f-2", as in the paper, or "n-f-1", for which a κ is known.
+        neighbours: how many others count: "n-f-2", as in the paper, or "n-f-1", for which a κ is known.
     """
 
     f: int
-    neighbours: Neighbours = "n-f-2"
+    neighbours: str = "n-f-2"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017"
     weighting: ClassVar[str] = "selection"
     geometric: ClassVar[bool] = True
@@ -72,32 +69,35 @@ class Krum(Rule):
 class MultiKrum(Rule):
     """The mean of the m updates with the smallest Krum scores.
 
-    The paper has m ≤ n − f − 2. ByzFL's rule of this name is `MultiKrum(f, m=n - f, neighbours="n-f-1")`.
+    The paper has m ≤ n − f − 2. ByzFL's rule of this name is `MultiKrum(f, m="n-f", neighbours="n-f-1")`.
 
     Args:
         f: hostile updates to reckon with, n ≥ 2f + 3.
-        m: how many are averaged, 1 ≤ m ≤ n − f; None: n − f − 2.
+        m: how many are averaged: "n-f-2", "n-f", or a number, 1 ≤ m ≤ n − f.
         neighbours: as for `Krum`.
     """
 
     f: int
-    m: int | None = None
-    neighbours: Neighbours = "n-f-2"
+    m: int | str = "n-f-2"
+    neighbours: str = "n-f-2"
     citation: ClassVar[str] = "Blanchard et al., NeurIPS 2017"
     weighting: ClassVar[str] = "selection"
     geometric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check(self, self.f, self.neighbours)
-        if self.m is not None:
+        if self.m not in ("n-f-2", "n-f"):
             checked_count(self, "m", self.m, 1)
 
+    def _averaged(self, n: int, f: int) -> int:
+        return self.m if not isinstance(self.m, str) else n - f - (2 if self.m == "n-f-2" else 0)
+
     def needs(self, n: int, f: int) -> str | None:
-        if self.m is not None and self.m > n - f:
+        if self._averaged(n, f) > n - f:
             return f"m ≤ n − f (m={self.m})"
         return _needs(n, f)
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         scores = _scores(rows, call.f, self.neighbours)
-        best = np.argsort(scores, kind="stable")[: self.m or rows.n - call.f - 2]
+        best = np.argsort(scores, kind="stable")[: self._averaged(rows.n, call.f)]
         return Decision(selected=best, scores=scores)

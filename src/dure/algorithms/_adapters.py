@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -31,6 +32,12 @@ class Place(NamedTuple):
         """B (outputs, r)."""
         shape = (self.adapter.outputs, self.adapter.rank)
         return w[self.b : self.b + shape[0] * shape[1]].reshape(shape)
+
+    def put(self, w: Array, a: Array, b: Array) -> Array:
+        """The vector with these factors."""
+        return (
+            w.at[self.a : self.a + a.size].set(a.reshape(-1)).at[self.b : self.b + b.size].set(b.reshape(-1))
+        )
 
     @property
     def size(self) -> int:
@@ -74,6 +81,15 @@ class Adapted(Algorithm):
     def weights(self, frozen: Float[Array, " f"]) -> Float[Array, " c"]:
         """The adapted weights W among the frozen parameters."""
         return jnp.concatenate([frozen[p.weight : p.weight + p.size] for p in self.places])
+
+    def fresh(self, w: Float[Array, " d"], number: Array) -> list[Array]:
+        """A new A for every adapter, drawn at an address that follows from an old one in w and the round's number."""
+        drawn = []
+        for i, p in enumerate(self.places):
+            bits = jax.lax.bitcast_convert_type(w[p.a].astype(jnp.float32), jnp.uint32)
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(i), number), bits)
+            drawn.append(p.adapter.fresh(key).astype(w.dtype))
+        return drawn
 
     def with_weights(self, frozen: Float[Array, " f"], weights: Float[Array, " c"]) -> Float[Array, " f"]:
         """The frozen parameters with these adapted weights."""

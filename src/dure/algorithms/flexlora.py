@@ -8,12 +8,17 @@ Resources, NeurIPS 2024, with one rank for all clients.
 
 It is the nearest product of rank r: exact where the mean has no higher rank, else better than any other average that
 leaves W alone. Traffic is FedIT's.
+
+Where the mean has a lower rank, components are left without a singular value. As √0 in both factors they could never
+move again (each one's gradient is a multiple of the other), so there B = 0 and A is new, as at the beginning.
 """
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from dure.algorithms._adapters import Adapted, Factors
@@ -40,14 +45,18 @@ class FlexLoRA(Adapted):
 
     def apply(self, server: Server, mean: Factors, round: RoundInfo) -> Server:  # noqa: D102
         w, delta = server.w, mean.delta
-        product = self.products(w, w) + self.products(delta, w) + self.products(w, delta) + mean.product
+        terms = [self.products(w, w), self.products(delta, w), self.products(w, delta), mean.product]
+        product, largest = sum(terms), jnp.max(jnp.abs(jnp.stack(terms)), 0)
         new, at = w + delta, 0
-        for p in self.places:
-            adapter = p.adapter
-            matrix = adapter.matrix(product[at : at + p.size]) / adapter.scale
+        for p, fresh in zip(self.places, self.fresh(w, round.number), strict=True):
+            rank = p.adapter.rank
+            part = slice(at, at + p.size)
+            matrix = p.adapter.matrix(product[part]) / p.adapter.scale
             u, values, v = jnp.linalg.svd(matrix, full_matrices=False)
-            root = jnp.sqrt(values[: adapter.rank])
-            b, a = u[:, : adapter.rank] * root, root[:, None] * v[: adapter.rank]
-            new = new.at[p.a : p.a + a.size].set(a.reshape(-1)).at[p.b : p.b + b.size].set(b.reshape(-1))
+            # The terms may cancel: then what they leave is their rounding.
+            noise = jnp.max(largest[part]) / p.adapter.scale * sqrt(max(matrix.shape)) + values[0]
+            there = values[:rank] > 4 * noise * np.finfo(w.dtype).eps
+            root = jnp.where(there, jnp.sqrt(values[:rank]), 0)
+            new = p.put(new, jnp.where(there[:, None], root[:, None] * v[:rank], fresh), u[:, :rank] * root)
             at += p.size
         return Server(new)

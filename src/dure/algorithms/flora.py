@@ -17,9 +17,7 @@ larger than W as soon as n r (inputs + outputs) > inputs · outputs.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from dure.algorithms._adapters import Based, Factors
 from dure.algorithms.base import RoundInfo
@@ -39,13 +37,7 @@ class FLoRA(FedExLoRA):
         w, delta = server.w, mean.delta
         product = self.products(w, w) + self.products(delta, w) + self.products(w, delta) + mean.product
         frozen = self.with_weights(server.frozen, self.weights(server.frozen) + product)
-        return Based(self._anew(w + delta, w, round.number), frozen)
-
-    def _anew(self, w: Float[Array, " d"], old: Float[Array, " d"], number: Array) -> Array:
-        """The vector with B = 0 and new A, drawn at an address that follows from the old A and the round."""
-        for i, p in enumerate(self.places):
-            bits = jax.lax.bitcast_convert_type(old[p.a].astype(jnp.float32), jnp.uint32)
-            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(i), number), bits)
-            a, b = p.adapter.fresh(key).astype(w.dtype), jnp.zeros_like(p.b_of(w))
-            w = w.at[p.a : p.a + a.size].set(a.reshape(-1)).at[p.b : p.b + b.size].set(b.reshape(-1))
-        return w
+        new = w + delta
+        for p, a in zip(self.places, self.fresh(w, round.number), strict=True):
+            new = p.put(new, a, jnp.zeros_like(p.b_of(w)))
+        return Based(new, frozen)

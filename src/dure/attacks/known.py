@@ -18,7 +18,8 @@ def known(scene: Scene) -> np.ndarray:
     client (Baruch et al., NeurIPS 2019); where these aren't finite either, one row of zeros.
     """
     for rows in (scene.honest, scene.own):
-        sound = np.maximum(rows.max(1), -rows.min(1)) < _LIMIT  # NaN compares as false
+        largest = np.maximum(rows.max(1), -rows.min(1)).astype(np.float64)
+        sound = largest < _LIMIT  # NaN compares as false
         if sound.any():
             return rows if sound.all() else rows[sound]
     return np.zeros((1, scene.own.shape[1]))

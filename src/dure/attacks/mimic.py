@@ -47,7 +47,7 @@ class Mimic(Attack):
             return sent(scene, rows[self.index % len(rows)], scene.state)
         state = scene.state
         if state is None:
-            start = generator(scene.key, "mimic attack").standard_normal(rows.shape[1])
+            start = generator(scene.key, "mimic attack").standard_normal((rows.shape[1],))
             state = {"seen": np.array(0), "mean": np.zeros(rows.shape[1]), "direction": _unit(start)}
         if int(state["seen"]) < self.warmup:
             state = self._learnt(rows, state)
@@ -64,7 +64,7 @@ class Mimic(Attack):
         around = (t * state["mean"] + mean(rows)) / (t + 1)
         apart, z = rows - around, state["direction"]
         spread = np.asarray((apart @ z) @ apart)
-        z = _unit((t * z + _unit(spread)) / (t + 1))
+        z = _unit(np.asarray(t * z + _unit(spread)))
         # Where nobody stands out the direction stays what it was.
         return {"seen": np.array(t + 1), "mean": around, "direction": z if z.any() else state["direction"]}
 

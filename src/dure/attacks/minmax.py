@@ -1,7 +1,7 @@
 """Min-Max and Min-Sum: as far out as the honest updates are from each other (Shejwalkar and Houmansadr, NDSS 2021)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -25,13 +25,12 @@ class _Furthest(Attack):
     ddof: int = 1
     knowledge = "updates"
     citation = "V. Shejwalkar, A. Houmansadr. Manipulating the Byzantine. NDSS 2021."
-    directions: ClassVar[tuple[str, ...]] = ("std", "unit", "sign")
 
     def __post_init__(self) -> None:
-        if self.direction not in self.directions:
+        if self.direction not in ("std", "unit", "sign"):
             raise ConfigError(
-                f"{type(self).__name__}(direction={self.direction!r}) is not allowed: it must be one of "
-                f"{', '.join(map(repr, self.directions))}."
+                f"{type(self).__name__}(direction={self.direction!r}) is not allowed: it must be 'std', 'unit' or "
+                "'sign'."
             )
         checked_count(self, "ddof", self.ddof)
 
@@ -45,7 +44,7 @@ class _Furthest(Attack):
         if self.direction == "std":
             return -deviation(rows, self.ddof)
         if self.direction == "sign":
-            return -np.sign(m)
+            return np.asarray(-np.sign(m))
         length = float(np.linalg.norm(m))
         return np.asarray(-m / length) if length else np.zeros_like(m)
 

@@ -73,9 +73,10 @@ class Stamping(Attack):
         return self.stamped(inputs, None), wanted, counts
 
     def _labels(self, inputs: np.ndarray, targets: np.ndarray, classes: int | None) -> tuple[np.ndarray, int]:
-        return _one_label_each(self, inputs, targets, classes), checked_class(
-            self, "target", self.target, classes
-        )
+        labels = _one_label_each(self, inputs, targets, classes)
+        if self.source is not None:
+            checked_class(self, "source", self.source, classes)
+        return labels, checked_class(self, "target", self.target, classes)
 
 
 def _one_label_each(

@@ -78,10 +78,16 @@ def merge_lora(model: "Model", state: Mapping[str, Any]) -> dict[str, np.ndarray
         name → array, with the names and dtypes of the model that was adapted.
 
     Raises:
-        ConfigError: the model has no adapters, or the state dict is another model's.
+        ConfigError: the model has no adapters, or the state dict is another model's (of another rank, say; α leaves
+            no trace in it).
     """
-    if not model.adapters:
-        raise ConfigError(f"Model {model.name!r} has no adapters to merge: give what dure.lora returned.")
+    if not getattr(model, "adapters", ()):
+        name = getattr(model, "name", type(model).__name__)
+        raise ConfigError(f"{name!r} has no adapters to merge: give the model that dure.lora returned.")
+    if not isinstance(state, Mapping):
+        raise ConfigError(
+            f"merge_lora takes a state dict, name → array, and got a {type(state).__name__}: give run.state_dict()."
+        )
     left = dict(state)
     merged = {}
     for adapter in model.adapters:
@@ -92,6 +98,13 @@ def merge_lora(model: "Model", state: Mapping[str, Any]) -> dict[str, np.ndarray
         if missing:
             raise ConfigError(f"The state dict has no {missing[0]!r}: it is not of model {model.name!r}.")
         weight, b, a = (np.asarray(left.pop(n)) for n in names)
+        shapes = (adapter.shape, (adapter.outputs, adapter.rank), (adapter.rank, adapter.inputs))
+        for n, array, shape in zip(names, (weight, b, a), shapes, strict=True):
+            if array.shape != shape:
+                raise ConfigError(
+                    f"{n!r} in the state dict has shape {array.shape}, and model {model.name!r} has {shape}: it is "
+                    "of another model."
+                )
         whole = weight.astype(np.float32) + np.asarray(adapter.added(b, a))
         merged[adapter.name] = whole.astype(weight.dtype)
         if inner != outer:

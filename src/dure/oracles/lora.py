@@ -51,10 +51,13 @@ def lora(
 
     Raises:
         ConfigError: a target that matches no matrix, a rank above a weight's smaller side, a tied weight, a pattern
-            without a match, weights of another structure, a model that has adapters.
+            without a match, weights of another structure, a model that has adapters, a value of another kind.
     """
     _check_numbers(rank, alpha)
-    targets, train = (tuple([p] if isinstance(p, str) else p) for p in (targets, train))
+    rank, alpha = int(rank), float(alpha)
+    if inputs_last not in (None, True, False):
+        raise ConfigError(f"inputs_last={inputs_last!r} is not allowed: it must be True, False or None.")
+    targets, train = _patterns("targets", targets), _patterns("train", train)
     if not targets:
         raise ConfigError("targets is empty: name at least one weight, such as targets=['*attention*'].")
     last = comes_from(base, "equinox") or (isinstance(base, tuple) and comes_from(base[0], "equinox"))
@@ -77,6 +80,9 @@ def lora(
     _check_ties(t.find_ties(names, leaves), chosen)
     last = last if inputs_last is None else inputs_last
     adapters = tuple(_adapter(n, shapes[n], rank, alpha, last) for n in chosen)
+    taken = [n for x in adapters for n in (x.a, x.b) if n in shapes]
+    if taken:
+        raise ConfigError(f"The base has a parameter {taken[0]!r}, which is the adapter's name: rename it.")
     trained = t.match("train", names, train)
     frozen = tuple(glob.escape(n) for n in names if not trained[n])
     return _adapted(model, adapters, start, names, jax.tree.structure(variables.params), frozen)
@@ -191,8 +197,21 @@ def _adapter(name: str, shape: tuple[int, ...], rank: int, alpha: float, inputs_
 def _check_numbers(rank: Any, alpha: Any) -> None:
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or rank < 1:
         raise ConfigError(f"rank={rank!r} is not allowed: it must be an integer of at least 1.")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < float("inf"):
+    number = isinstance(alpha, int | float | np.integer | np.floating) and not isinstance(alpha, bool)
+    if not number or not 0 < alpha < float("inf"):
         raise ConfigError(f"alpha={alpha!r} is not allowed: it must be a positive number.")
+
+
+def _patterns(keyword: str, given: Any) -> tuple[str, ...]:
+    """One pattern or several.
+
+    Raises:
+        ConfigError: something else.
+    """
+    found = (given,) if isinstance(given, str) else given
+    if not isinstance(found, Sequence | set | frozenset) or not all(isinstance(p, str) for p in found):
+        raise ConfigError(f"{keyword}={given!r} is not allowed: give a name pattern, or a list of them.")
+    return tuple(found)
 
 
 def _check_ties(ties: dict[str, str], chosen: Sequence[str]) -> None:

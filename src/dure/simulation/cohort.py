@@ -8,6 +8,7 @@ import numpy as np
 from dure import keys
 from dure.errors import ConfigError
 from dure.oracles.problem import ClientPlan
+from dure.population.samplers import Cohort
 from dure.simulation.places import Clients, Places, Seats, chunks_in_use, deal, put
 from dure.simulation.plan import Work, bucket, build
 from dure.simulation.settings import Settings
@@ -89,7 +90,7 @@ def plan_round(
 
     `room`: shapes to use at least.
     """
-    cohort = settings.sampler.sample(settings.seed, number, data)
+    cohort = _joined(settings.sampler.sample(settings.seed, number, data), settings.always)
     ids = cohort.ids
     starts, sizes = data.rows(ids)
     if shapes.batch:
@@ -130,6 +131,20 @@ def plan_round(
     places = Places(len(padded), *shape[1:])
     unit = _unit(data, settings, inclusion)
     return RoundInputs(unit, padded, clients, places, shapes.batch, longest, facts)
+
+
+def _joined(cohort: Cohort, always: tuple[int, ...]) -> Cohort:
+    """The cohort with these clients in it."""
+    missing = np.setdiff1d(np.asarray(always, np.int64), cohort.ids)
+    if not len(missing):
+        return cohort
+    ids = np.concatenate([cohort.ids, missing])
+    order, ones = np.argsort(ids), np.ones(len(missing))
+    return Cohort(
+        ids[order],
+        np.concatenate([cohort.inclusion, ones])[order],
+        np.concatenate([cohort.multiplicity, ones.astype(np.int64)])[order],
+    )
 
 
 def _unit(data: Any, settings: Settings, inclusion: np.ndarray) -> float:

@@ -76,6 +76,7 @@ class Defence:
         too_few: "skip" or "raise".
         cap: a client's weight counts at most this many times the median of the cohort's; None: as it is.
         claims: weights are what clients say of themselves.
+        root: the client whose update is the server's own, or None.
     """
 
     rule: Rule
@@ -84,6 +85,7 @@ class Defence:
     too_few: str
     cap: float | None
     claims: bool
+    root: int | None = None
     memory: dict[str, Memory] = field(default_factory=dict)
 
     # ----- memory -------------------------------------------------------------------------------------
@@ -161,8 +163,14 @@ class Defence:
         return self._nothing(facts, nobody, np.zeros(0, bool), why)
 
     def _one(self, i: int, rows: Any, weights: np.ndarray, clients: np.ndarray, key: int) -> Aggregate:
-        state = self.memory.get(f"rule{i}")
-        return self.rule(rows, weights, state=state, key=key, clients=clients)
+        """The aggregate of one array; the client with the root data stands apart, as one that weighs nothing."""
+        state, server = self.memory.get(f"rule{i}"), None
+        if self.root is not None:
+            own = clients == self.root
+            if not own.any():
+                raise DataError(f"The update of client {self.root}, which has the root data, did not arrive.")
+            server, weights = np.asarray(rows[int(np.flatnonzero(own)[0])]), np.where(own, 0.0, weights)
+        return self.rule(rows, weights, state=state, key=key, clients=clients, server=server)
 
     def _weights(self, facts: Facts, at: np.ndarray, bad: np.ndarray) -> np.ndarray:
         weights = facts.weights[at].astype(np.float64)
@@ -261,7 +269,7 @@ def defence(settings: Settings) -> Defence | None:
         return None
     claims = settings.weighting == "examples"
     chosen = settings.aggregator, settings.enemy, settings.seed, settings.too_few, settings.weight_cap
-    return Defence(*chosen, claims)
+    return Defence(*chosen, claims, settings.root)
 
 
 def _rows(leaf: Any, seats: tuple[np.ndarray, ...]) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 import dure
 from dure.devices import of_all
 from dure.errors import ConfigError, RunError
+from dure.oracles.adapter import Adapter
 from dure.oracles.optimizer import response
 from dure.oracles.problem import FROZEN
 from dure.run import layout as files
@@ -81,6 +82,11 @@ def config(
             "task": task.name,
             "parameters": layout.size,
             **({"frozen": plain(engine.columns[FROZEN])} if layout.frozen_size else {}),
+            **(
+                {"adapters": {a.name: _adapter(a) for a in task.model.adapters}}
+                if task.model.adapters
+                else {}
+            ),
             "buffers": layout.buffer_size,
             "counters": layout.counter_size,
             "initial": start,
@@ -111,6 +117,7 @@ def _hostility(chosen: Settings) -> dict[str, Any]:
         "rule": plain(chosen.aggregator),
         "too_few": chosen.too_few,
         "weight_cap": plain(chosen.weight_cap),
+        **({} if chosen.root is None else {"root": chosen.root}),
     }
     if chosen.enemy is None:
         return {"aggregator": rule}
@@ -118,6 +125,11 @@ def _hostility(chosen: Settings) -> dict[str, Any]:
         "aggregator": rule,
         "attack": {"kind": plain(chosen.enemy.attack), "attackers": list(chosen.enemy.ids)},
     }
+
+
+def _adapter(adapter: Adapter) -> dict[str, Any]:
+    """What the rank, the scale α/r and the sides make of a vector follows from no fingerprint of the parameters."""
+    return {"rank": adapter.rank, "scale": adapter.scale, "inputs_last": adapter.inputs_last}
 
 
 def stored_config(directory: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Clients that an attacker controls: who they are, what becomes of their data and of what they send."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dure import keys
+from dure.aggregation import FLTrust, MoNNA, Rule
 from dure.attacks.base import Attack, Scene
 from dure.errors import ConfigError, DataError
 from dure.oracles.gain import Solution
@@ -61,6 +63,25 @@ def hostile(attack: Any, attackers: Any, clients: int, seed: int) -> Hostile | N
             f"attackers has client {ids.min() if ids.min() < 0 else ids.max()}, of {clients} clients."
         )
     return Hostile(attack, tuple(sorted(map(int, ids))))
+
+
+def _parts(rule: Rule) -> Iterator[Rule]:
+    """A rule and the rules in it."""
+    yield rule
+    for part in fields(rule):
+        inner = getattr(rule, part.name)
+        if isinstance(inner, Rule):
+            yield from _parts(inner)
+
+
+def trusted(rule: Rule) -> set[int]:
+    """The clients that the rule trusts by number (`MoNNA`)."""
+    return {int(part.trusted) for part in _parts(rule) if isinstance(part, MoNNA)}
+
+
+def compares(rule: Rule) -> bool:
+    """Whether the rule compares updates with the server's own (`FLTrust`)."""
+    return any(isinstance(part, FLTrust) for part in _parts(rule))
 
 
 def poisoned(data: Any, enemy: Hostile | None, seed: int, input: str, target: str) -> Any:

@@ -13,7 +13,7 @@ from dure.aggregation.exact import MAX_TERMS
 from dure.errors import ConfigError, did_you_mean
 from dure.oracles.optimizer import Optimizer, as_optimizer
 from dure.population.samplers import Everyone, Sampler, Uniform, Weighted
-from dure.simulation.hostile import Hostile, hostile
+from dure.simulation.hostile import Hostile, compares, hostile, trusted
 from dure.simulation.plan import Work
 
 WEIGHTINGS = ("examples", "uniform")
@@ -54,6 +54,8 @@ class Settings:
     too_few: str = "skip"
     weight_cap: float | None = None
     enemy: Hostile | None = None
+    root: int | None = None
+    always: tuple[int, ...] = ()
 
     def lost(self, round: int, ids: np.ndarray) -> np.ndarray:
         """(m,) bool: whose upload doesn't arrive in this round."""
@@ -104,11 +106,13 @@ def settings(
     weight_cap: float | None = None,
     attack: Any = None,
     attackers: Any = None,
+    root: int | None = None,
 ) -> Settings:
     """Check the keywords against each other and against the data; the meanings are in `simulate`.
 
     Raises:
         ConfigError: naming the keyword, its value, and what is allowed.
+        DomainError: cohorts are too small for the aggregator's f.
     """
     if not hasattr(data, "offsets") or not hasattr(data, "rows"):
         raise ConfigError(
@@ -148,7 +152,11 @@ def settings(
     enemy = hostile(attack, attackers, data.clients, seed)
     if aggregator is None and enemy is not None:
         aggregator = Mean()  # attackers act on single updates, so the mean must be made of them too
-    check_rule(aggregator, weighting, estimator, weight_cap, size)
+    check_rule(aggregator, weighting, estimator, weight_cap)
+    always = check_trusted(aggregator, root, enemy, data.clients)
+    if aggregator is not None:
+        absent = len(always) * (1 - min(size / max(data.clients, 1), 1))
+        aggregator.check(round(size + absent))
     if width is not None:
         _positive_int("width", width)
     if isinstance(memory_budget, bool) or not isinstance(memory_budget, int | float) or not memory_budget > 0:
@@ -182,17 +190,16 @@ def settings(
         too_few,
         None if weight_cap == math.inf else weight_cap,
         enemy,
+        root,
+        always,
     )
 
 
-def check_rule(
-    aggregator: Any, weighting: str, estimator: str, weight_cap: float | None, size: float
-) -> None:
-    """An aggregation rule must suit the cohort and the weights (law 7 of the design).
+def check_rule(aggregator: Any, weighting: str, estimator: str, weight_cap: float | None) -> None:
+    """An aggregation rule must suit the weights (law 7 of the design).
 
     Raises:
         ConfigError: saying what doesn't go together, and what does.
-        DomainError: cohorts are too small for the rule's f.
     """
     if aggregator is None:
         if weight_cap is not None:
@@ -225,7 +232,37 @@ def check_rule(
         isinstance(weight_cap, bool) or not isinstance(weight_cap, int | float) or not weight_cap >= 1
     ):
         raise ConfigError(f"weight_cap={weight_cap!r} is not allowed: it must be a number of at least 1.")
-    aggregator.check(round(size))
+
+
+def check_trusted(
+    aggregator: Rule | None, root: int | None, enemy: Hostile | None, clients: int
+) -> tuple[int, ...]:
+    """The clients that a rule must hear in every round: those that it trusts, and the one with the root data.
+
+    Raises:
+        ConfigError: one that isn't there or is hostile, root data that no rule asks for, or a rule without them.
+    """
+    found = set() if aggregator is None else trusted(aggregator)
+    asks = aggregator is not None and compares(aggregator)
+    if root is None and asks:
+        raise ConfigError(
+            "FLTrust compares updates with the server's own: give root=, the number of the client whose data are the "
+            "server's clean root data."
+        )
+    if root is not None:
+        if not asks:
+            raise ConfigError(f"root={root!r} is for FLTrust, which compares updates with the server's own.")
+        if isinstance(root, bool) or not isinstance(root, int | np.integer):
+            raise ConfigError(f"root={root!r} must be a client's number.")
+        found.add(int(root))
+    for client in sorted(found):
+        if not 0 <= client < clients:
+            raise ConfigError(f"Client {client}, which the rule trusts, is not among the {clients} clients.")
+        if enemy is not None and client in enemy.ids:
+            raise ConfigError(
+                f"Client {client}, which the rule trusts, is among the attackers: give other attackers."
+            )
+    return tuple(sorted(found))
 
 
 def objective(sampler: Sampler, weighting: str, estimator: str) -> str:

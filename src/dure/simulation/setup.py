@@ -27,6 +27,12 @@ def check_parts(algorithm: Any, task: Any) -> None:
     Raises:
         ConfigError: saying what was given and what is wanted.
     """
+    given = algorithm if isinstance(algorithm, type) else type(algorithm)
+    if comes_from_class(given, "dure.boosting"):
+        raise ConfigError(
+            f"{given.__name__} is no method for rounds over a model's parameters: trees are trained by "
+            f"dure.boosting.fit(dure.boosting.{given.__name__}(…), data)."
+        )
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise ConfigError(
             f"algorithm={algorithm!r} is not a method: give an object such as dure.FedAvg(), with brackets."
@@ -54,7 +60,9 @@ def check_adapters(algorithm: Algorithm, model: Model) -> None:
     if algorithm.needs.adapters and not model.adapters:
         raise ConfigError(
             f"{type(algorithm).__name__} averages low-rank adapters, and model {model.name!r} has none. Give "
-            'dure.lora(model, rank=8, alpha=16, targets=["*attention*"]), with names of your model\'s matrices.'
+            'dure.lora(model, rank=8, alpha=16, targets=["*attention*"]), with names of your model\'s matrices. Of '
+            "peft, plain LoRA on linear layers is known; other kinds (DoRA, LoRA on convolutions or embeddings, …) can "
+            "be trained with FedAvg, which averages whatever is trained."
         )
 
 

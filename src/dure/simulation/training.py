@@ -58,6 +58,7 @@ def simulate(
     weight_cap: float | None = None,
     attack: Attack | None = None,
     attackers: int | Sequence[int] | None = None,
+    root: int | None = None,
     initial: Variables | None = None,
     on_round: OnRound | None = None,
     experiment: Mapping[str, Any] | None = None,
@@ -111,6 +112,8 @@ def simulate(
         weight_cap: with an aggregator, a client's weight counts at most this many times the cohort's median.
         attack: what hostile clients do, such as `dure.attacks.SignFlip()`.
         attackers: how many clients are hostile (drawn by the seed), or which client numbers.
+        root: for FLTrust, the client whose data stand for the server's clean root data: it works in every round,
+            and its update is what the others are compared with.
         initial: variables to start from; None: the model's `init`.
         on_round: called with each round's record; in the first process only, where there are several.
         experiment: the configuration file's content, kept with the run for `dure resume`.
@@ -161,6 +164,7 @@ def simulate(
         weight_cap=weight_cap,
         attack=attack,
         attackers=attackers,
+        root=root,
     )
     place = None if directory is None else Path(directory)
     with in_step():

@@ -322,7 +322,8 @@ def test_labels_are_the_declared_ones() -> None:
     first = np.where(CLIENT == 0, 0, THREE).astype(np.int32)  # client 0 has one class
     task = dure.scikit_learn(sk.LogisticRegression(), data(first))
     assert task.model.init(jax.random.key(0)).params["coef_"].shape == (3, F)
-    steps = dure.scikit_learn(sk.SGDClassifier(), data(LABELS, classes=4))  # needs no minimum
+    with pytest.warns(UserWarning, match=r"class 2 of 4 \(and of 1 more\): SGDClassifier learns never"):
+        steps = dure.scikit_learn(sk.SGDClassifier(), data(LABELS, classes=4))  # needs no minimum
     assert steps.model.init(jax.random.key(0)).params["coef_"].shape == (4, F)
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -306,6 +307,57 @@ def test_workers_with_another_dure(cluster: Any, anew: None, monkeypatch: pytest
     monkeypatch.setattr(dure, "__version__", "0.0.7")
     with pytest.raises(dure.ConfigError, match=f"have dure {there}, and this program has 0.0.7"):
         make_engine(dure.FedAvg(), function(), DATA, executor="ray")
+
+
+@pytest.mark.filterwarnings("default:No worker of the Ray cluster")
+def test_a_cluster_without_a_free_cpu_is_waited_for_with_a_word(
+    cluster: Any, anew: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray alone would say nothing."""
+
+    class Holds:
+        def there(self) -> bool:
+            return True
+
+    holders = [ray.remote(Holds).options(num_cpus=1).remote() for _ in range(2)]
+    ray.get([holder.there.remote() for holder in holders])
+    monkeypatch.setattr("dure.oracles.host.ray.PATIENCE", 1)
+
+    def tell_why() -> None:
+        told()
+        for holder in holders:
+            ray.kill(holder)
+
+    import dure.oracles.host.ray as ours
+
+    told = ours._tell_why
+    monkeypatch.setattr(ours, "_tell_why", tell_why)
+    with pytest.warns(RuntimeWarning, match="begun for 1 seconds.*the cluster has 2, of which 0 are free"):
+        make_engine(dure.FedAvg(), function(), DATA, executor="ray")
+
+
+def test_another_cluster_has_other_workers(cluster: Any, anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its jobs are numbered from 1 as well: only the nodes tell it from the one before."""
+    from dure.oracles.host.ray import ray_pool
+
+    first = ray_pool()
+    assert ray_pool() is first
+    own = ray.get_runtime_context()
+    other = SimpleNamespace(get_job_id=own.get_job_id, get_node_id=lambda: "f" * 56)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: other)
+    assert ray_pool() is not first
+
+
+@pytest.mark.slow
+def test_a_cluster_that_was_ended_and_another_one(cluster: Any, folder: str) -> None:
+    """Job numbers begin anew there: what was put into the old one's store is gone all the same."""
+    task = function()
+    engine = make_engine(dure.FedAvg(), task, DATA, **{**HERE, "executor": "ray"})
+    engine.collect(engine.launch())
+    ray.shutdown()
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
+    engine.collect(engine.launch())
+    same_bits(np.asarray(engine.vector()), trained(task))
 
 
 # ----- nodes ---------------------------------------------------------------------------------------------------

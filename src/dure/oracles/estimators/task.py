@@ -1,5 +1,6 @@
 """`scikit_learn`: a task from a scikit-learn estimator."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ def scikit_learn(
 
     What `fit` would find in the data is taken from the data set's declaration, the same for every client: F from the
     column's shape, and C labels 0 … C − 1 from `data.classes`, also where a client has only some of them. Of a class
-    that no client has, LogisticRegression has no minimum: it is refused.
+    that no client has, LogisticRegression has no minimum: it is refused. The others only learn never to say it, and
+    warn of it.
 
     Args:
         estimator: of one of these classes; its settings count. Linear models start at zero, MLPs at random.
@@ -68,6 +70,7 @@ def scikit_learn(
     if type(estimator) in known:
         made = linear(estimator, x.shape[1], classes, y, data.examples)
     else:
+        _warn_of_empty(estimator, classes, y)
         made = partial.partial(estimator, x.shape[1], classes)
     called = name or " ".join(repr(estimator).split())
     chosen = made.metrics if metrics is None else metrics
@@ -109,6 +112,18 @@ def _classes(estimator: Any, data: Any, target: str, y: np.ndarray) -> int | Non
     if classes < 2:
         raise DataError(f"Column {target!r} has one class only: {type(estimator).__name__} needs two.")
     return int(classes)
+
+
+def _warn_of_empty(estimator: Any, classes: int | None, y: np.ndarray) -> None:
+    """`classes` may be declared for more than these clients have; labels that skip a number look the same."""
+    empty = [] if classes is None else np.flatnonzero(np.bincount(y, minlength=classes) == 0).tolist()
+    if empty:
+        more = f" (and of {len(empty) - 1} more)" if empty[1:] else ""
+        warnings.warn(
+            f"No client has a row of class {empty[0]} of {classes}{more}: {type(estimator).__name__} learns never to "
+            "say it. If labels are numbered with gaps, renumber them; else correct `classes`, or go on.",
+            stacklevel=3,
+        )
 
 
 def _is_classifier(estimator: Any) -> bool:

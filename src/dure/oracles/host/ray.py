@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ import ray
 from ray import exceptions
 
 import dure
-from dure.errors import ConfigError, RunError
+from dure.errors import ConfigError, DureError, RunError
 from dure.oracles.host import worker
 from dure.oracles.host.pool import TRIES, pickled
 
@@ -28,6 +29,8 @@ from dure.oracles.host.pool import TRIES, pickled
 SMALL = 1 << 16
 #: Values of a shared array that stay in the object store, and hosts that a worker keeps.
 KEPT, HOSTS = 2, 8
+#: Seconds until the first worker should have begun.
+PATIENCE = 20
 #: A worker, its node, or the only copy of its answer was lost. A client's own error is no such thing.
 _LOST = (
     exceptions.WorkerCrashedError,
@@ -108,10 +111,14 @@ class _Columns:
 
 
 class RayPool:
-    """The CPUs of the cluster that this program is connected to, as `Workers`: one question's piece on each."""
+    """The CPUs of the cluster that this program is connected to, as `Workers`: one question's piece on each.
 
-    def __init__(self) -> None:
-        self.job = ray.get_runtime_context().get_job_id()
+    Args:
+        connection: to which cluster, see `_connection`.
+    """
+
+    def __init__(self, connection: tuple[str, str]) -> None:
+        self.connection = connection
         one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._options = {
             "num_cpus": 1,
@@ -129,6 +136,14 @@ class RayPool:
 
     def ask(self, host: Any, job: Any, given: Arrays, wanted: Arrays) -> list[Any]:
         """See `Workers`. Rows that workers died over again and again are failures; the others are answered."""
+        try:
+            return self._asked(host, job, given, wanted)
+        except DureError:
+            raise
+        except (Exception, SystemExit) as error:  # a connection that has ended is told in several ways
+            raise RunError(f"The Ray cluster could not be asked: {_first_line(error)}") from error
+
+    def _asked(self, host: Any, job: Any, given: Arrays, wanted: Arrays) -> list[Any]:
         rows = len(next(iter(wanted.values())))
         where = self._known(host)
         shared = {
@@ -230,7 +245,10 @@ class RayPool:
         if self._checked:
             return
         try:
-            there = ray.get(ray.remote(_version).options(**self._options).remote())
+            asked = ray.remote(_version).options(**self._options).remote()
+            if not ray.wait([asked], timeout=PATIENCE)[0]:
+                _tell_why()
+            there = ray.get(asked)
         except exceptions.RayError as error:
             raise ConfigError(
                 f"Workers of the Ray cluster can't run dure: {_first_line(error)} Install dure, with what the model "
@@ -261,7 +279,18 @@ def _gave_up(piece: _Piece) -> str:
     )
 
 
-def _first_line(error: Exception) -> str:
+def _tell_why() -> None:
+    """Ray itself waits for ever and says nothing."""
+    has, free = (f"{found.get('CPU', 0):g}" for found in (ray.cluster_resources(), ray.available_resources()))
+    warnings.warn(
+        f"No worker of the Ray cluster has begun for {PATIENCE} seconds. It needs a CPU, and the cluster has {has}, of "
+        f"which {free} are free; starting a process may take a while too. Still waiting: `ray status` tells more.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _first_line(error: BaseException) -> str:
     cause = getattr(error, "cause", None) or error
     lines = [line for line in str(cause).strip().splitlines() if line.strip()]
     return f"{type(cause).__name__}: {lines[-1].strip() if lines else 'no message'}."
@@ -287,6 +316,13 @@ def ray_pool() -> RayPool:
                     "executor='ray' finds no Ray cluster: start one with `ray start --head`, set RAY_ADDRESS to one "
                     "that runs, or call ray.init() for one on this machine."
                 ) from error
-        if _pool is None or _pool.job != ray.get_runtime_context().get_job_id():
-            _pool = RayPool()
+        connection = _connection()
+        if _pool is None or _pool.connection != connection:
+            _pool = RayPool(connection)
         return _pool
+
+
+def _connection() -> tuple[str, str]:
+    """What no other connection has: job numbers begin at 1 in every cluster, and one of this program may end."""
+    context = ray.get_runtime_context()
+    return context.get_job_id(), context.get_node_id()

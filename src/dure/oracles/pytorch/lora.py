@@ -104,7 +104,11 @@ def _layer(module: nn.Module, name: str, parameters: Mapping[str, Tensor], rank:
 
 
 def adapters_of(module: nn.Module) -> tuple[Adapter, ...]:
-    """The adapters of dure's layers or of peft's, if all of the module's are on linear layers; else none."""
+    """The adapters of dure's layers or of peft's, if all of the module's are on linear layers; else none.
+
+    Raises:
+        ConfigError: peft has merged its adapters into the weights.
+    """
     found: list[Adapter] = []
     named = dict(module.named_parameters(remove_duplicate=False))
     for path, part in module.named_modules():
@@ -122,7 +126,14 @@ def adapters_of(module: nn.Module) -> tuple[Adapter, ...]:
 def _of_peft(prefix: str, part: Any, named: Mapping[str, Tensor]) -> list[Adapter] | None:
     """The trained adapters of one of peft's layers, or None for a kind that adds something else than (α/r) B A."""
     found = []
+    if getattr(part, "merged_adapters", ()):
+        raise ConfigError(
+            f"{prefix}base_layer.weight has peft's adapters merged into it, and training would not reach them: call "
+            "unmerge_adapter() before."
+        )
     for key in part.active_adapters:
+        if key not in part.scaling:
+            continue  # another layer's adapter
         a, b = (f"{prefix}lora_{side}.{key}.weight" for side in "AB")
         plain = {a, b, f"{prefix}base_layer.weight"} <= set(named) and named[a].ndim == named[b].ndim == 2
         plain = plain and not getattr(part, "use_dora", {}).get(key, False)

@@ -34,6 +34,12 @@ def torch_model(module: Any, name: str | None, options: Options) -> Model:
     example = _made(make, 0) if make is not None else deepcopy(module)
     if options.features is not None:
         _check_features(example, options.features)
+    lazy = [n for n, p in example.named_parameters() if isinstance(p, nn.UninitializedParameter)]
+    if lazy:
+        raise ConfigError(
+            f"{lazy[0]!r} of {type(example).__name__} has no shape yet (a lazy layer): run the module once on an "
+            "example before."
+        )
     adapters = adapters_of(example)
     adapted = frozenset(a.weight for a in adapters)
     frozen = {
