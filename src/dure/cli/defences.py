@@ -79,7 +79,9 @@ def show_rules(console: "Console", entries: "tuple[RuleEntry, ...]") -> None:
         table.add_column("", width=min(width, console.width // 4), style="bold", overflow="fold")
         table.add_column("", ratio=3)
         for head, wide, narrow in (("needs", 14, 8), ("weights", 7, 7), ("cost", 12, 7), ("", 22, 9)):
-            table.add_column(head, width=wide if console.width >= 110 else narrow, style="dim" if not head else "")
+            table.add_column(
+                head, width=wide if console.width >= 110 else narrow, style="dim" if not head else ""
+            )
         for entry in entries:
             if entry.group == group:
                 facts = [entry.needs or "–", SHORT[entry.weights], entry.cost]
@@ -98,7 +100,9 @@ def show_attacks(console: "Console", entries: "tuple[AttackEntry, ...]") -> None
     table.add_column("", width=min(width, console.width // 4), style="bold", overflow="fold")
     table.add_column("", ratio=3)
     for head, wide, narrow in (("knows", 19, 9), ("acts on", 22, 8), ("", 18, 9)):
-        table.add_column(head, width=wide if console.width >= 110 else narrow, style="dim" if not head else "")
+        table.add_column(
+            head, width=wide if console.width >= 110 else narrow, style="dim" if not head else ""
+        )
     for entry in entries:
         remarks = ["backdoor"] * entry.backdoor + ["from Python only"] * (not entry.in_file)
         table.add_row(entry.name, entry.does, entry.knows, ", ".join(entry.acts), ", ".join(remarks))
@@ -110,12 +114,12 @@ def show_attacks(console: "Console", entries: "tuple[AttackEntry, ...]") -> None
 
 def show_one(console: "Console", entry: Any, about: list[str]) -> None:
     """A rule or an attack: what it does, its arguments, what it needs, and how a file names it."""
-    from dure.config import defences
+    from dure.config import described
 
     console.print(Text(entry.name, style="bold"))
-    for part in defences.page(entry.kind).split("\n\n"):
+    for part in described.page(entry.kind).split("\n\n"):
         console.print(inset(" ".join(part.replace("`", "").split()), below=1))
-    known = defences.parameters(entry.kind)
+    known = described.parameters(entry.kind)
     if known:
         heading(console, "Arguments")
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
@@ -127,7 +131,7 @@ def show_one(console: "Console", entry: Any, about: list[str]) -> None:
     for line in about:
         console.print(inset(f"· {line}"))
     console.print()
-    text = defences.as_file(entry.kind)
+    text = described.as_file(entry.kind)
     heading(console, "In a file" if text else "From Python only: a file can't hold its arrays")
     if text:
         console.print(Text(indent(text, "  ")), soft_wrap=True)

@@ -35,7 +35,7 @@ def defence(plan: Study, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
     config: dict[str, Any] = {}
     wrong: list[str] = []
     if plan.aggregator is not None:
-        own = {"too_few": plan.aggregator.too_few, "weight_cap": plan.aggregator.weight_cap}
+        own = {key: getattr(plan.aggregator, key) for key in ("too_few", "weight_cap", "root")}
         given = {"name": plan.aggregator.name, "before": plan.aggregator.before, **plan.aggregator.arguments}
         rule, found = made(Rule, given, "aggregator")
         wrong += found
@@ -75,7 +75,9 @@ def made(kind: type[Any], given: Any, path: str) -> tuple[Any, list[str]]:
     values = {key: value for key, value in given.items() if key != "name"}
     before = values.pop("before", []) if kind is Rule else []
     if not isinstance(before, list):
-        return None, [f"{path}.before = {before!r}: must be a list of tables, such as [{KINDS[PreAggregator][1]}]."]
+        return None, [
+            f"{path}.before = {before!r}: must be a list of tables, such as [{KINDS[PreAggregator][1]}]."
+        ]
     found, wrong = _of_class(_class(kind, given["name"], path), values, path)
     steps = [made(PreAggregator, step, f"{path}.before[{i}]") for i, step in enumerate(before)]
     wrong += [line for _, lines in steps for line in lines]
@@ -120,7 +122,7 @@ def _of_class(kind: type[Any], given: dict[str, Any], path: str) -> tuple[Any, l
         if key in given or key in required
     ]
     wrong += [
-        f'{path}.{key}: missing. Add it, a table such as {KINDS[inner[key]][1]}.'
+        f"{path}.{key}: missing. Add it, a table such as {KINDS[inner[key]][1]}."
         for key in inner
         if key in required and key not in given
     ]
@@ -149,7 +151,9 @@ def _class(kind: type[Any], name: str, path: str) -> type[Any]:
     lower = name.lower().replace("-", "_")
     for other, there in known.items():
         if other is not kind and lower in map(str.lower, there) and lower not in map(str.lower, known[kind]):
-            raise ConfigError(f"{path}.name = {name!r} is {_with_article(other)}, no {KINDS[kind][0]}. {_PLACES[other]}")
+            raise ConfigError(
+                f"{path}.name = {name!r} is {_with_article(other)}, no {KINDS[kind][0]}. {_PLACES[other]}"
+            )
     found: type[Any] = tables.find(f"{path}.name", known[kind], name)[1]
     return found
 

@@ -1,7 +1,7 @@
 """The sections of a study's TOML file: every key, its type and range, and what excludes what.
 
-Sections with a name (data, partition, model, algorithm, aggregator, attack) also take the named thing's own arguments, which
-`build` checks against its signature.
+Sections with a name (data, partition, model, algorithm, aggregator, attack) also take the named thing's own
+arguments, which `build` checks against its signature.
 """
 
 import math
@@ -121,11 +121,13 @@ class Aggregator(Named):
         before: pre-aggregators, in this order, as tables with a name and arguments.
         too_few: what becomes of a round with too few updates for the rule: "skip" keeps the model, "raise" stops.
         weight_cap: a client's weight counts at most this many times the cohort's median; "inf": as it is.
+        root: for FLTrust, the number of the client whose data stand for the server's clean root data.
     """
 
     before: list[dict[str, Any]] = []
     too_few: Literal["skip", "raise"] = "skip"
     weight_cap: Annotated[Any, BeforeValidator(_cap)] = None
+    root: Annotated[int, Field(ge=0)] | None = None
 
 
 class Attack(Named):

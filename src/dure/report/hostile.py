@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from dure.run import Run
 
 SUSPECTS = 12
-KAPPA = "κ is the squared distance of the aggregate from the honest updates’ mean, over their variance: how far it was moved."
+KAPPA = (
+    "κ is the squared distance of the aggregate from the honest updates’ mean, over their variance: how far it was "
+    "moved."
+)
 #: A bound that is further above the largest measured κ than this isn't drawn: it would flatten the line.
 NEAR = 4.0
 
@@ -107,7 +110,9 @@ def _kappa_chart(run: "Run") -> str:
         lines.append(Line("promised at most", *_series(run, "kappa_bound"), "var(--c8)", thin=True))
     elif bound is not None:
         note = f" (promised: at most {words.number(bound, 3)})"
-    return line_chart(f"How far the aggregate was moved, κ{note}", lines, Axis("round", "count"), Axis("", low=0.0))
+    return line_chart(
+        f"How far the aggregate was moved, κ{note}", lines, Axis("round", "count"), Axis("", low=0.0)
+    )
 
 
 def _treatment_chart(run: "Run") -> str:
@@ -122,7 +127,10 @@ def _treatment_chart(run: "Run") -> str:
     elif (seen["kept"] < 1).any():
         key, title, kind = "kept", "Updates that the rule kept", "percent"
     lines = []
-    for hostile, label, tone in ((True, "attackers, mean", "var(--c7)"), (False, "honest clients, mean", "var(--c1)")):
+    for hostile, label, tone in (
+        (True, "attackers, mean", "var(--c7)"),
+        (False, "honest clients, mean", "var(--c1)"),
+    ):
         means = seen[seen["attacker"].astype(bool) == hostile].groupby("round")[key].mean().dropna()
         lines.append(Line(label, [float(r) for r in means.index], [float(v) for v in means], tone))
     return line_chart(title, lines, Axis("round", "count"), Axis("", kind, low=0.0))
@@ -145,7 +153,15 @@ def _suspects(run: "Run") -> str:
         return ""
     known = bool(run.config.get("attack"))
     rows = "".join(_suspect(row, known) for row in table.head(SUSPECTS).to_dict("records"))
-    heads = ["client", "suspicion", "kept", "weight", "not finite", "distance rank", *(["in truth"] if known else [])]
+    heads = [
+        "client",
+        "suspicion",
+        "kept",
+        "weight",
+        "not finite",
+        "distance rank",
+        *(["in truth"] if known else []),
+    ]
     titles = "".join(f"<th>{title}</th>" for title in heads)
     many = len(table) > SUSPECTS
     title = "The twelve most suspect clients" if many else "All clients, the most suspect first"
@@ -168,7 +184,7 @@ def _suspect(row: Mapping[Any, Any], known: bool) -> str:
         f"{int(row['dropped']):,}",
         f"{float(row['distance_rank']):.2f}" if row["distance_rank"] >= 0 else words.DASH,
     ]
-    truth = f'<td>{"<b class=bad>attacker</b>" if bad else "honest"}</td>' if known else ""
+    truth = f"<td>{'<b class=bad>attacker</b>' if bad else 'honest'}</td>" if known else ""
     return (
         f'<tr><td>{escape(str(row["name"]))}</td><td class="level">{bar}</td>'
         + "".join(f"<td>{escape(text)}</td>" for text in texts)
@@ -188,9 +204,11 @@ def _how(run: "Run", table: Any) -> str:
     count = int(table["attacker"].sum())
     if run.config.get("attack") and count:
         hit = int(table.head(count)["attacker"].sum())
-        most = f"Of the {count:,} most suspect clients {words.number(hit) if hit else 'none'} {'are' if hit > 1 else 'is'} the attacker’s."
-        one = f"The most suspect client is {'' if hit else 'not '}the attacker’s."
-        text += f" {one if count == 1 else most}"
+        if count == 1:
+            text += f" The most suspect client is {'' if hit else 'not '}the attacker’s."
+        else:
+            which = f"{words.number(hit)} are" if hit > 1 else "one is" if hit else "none is"
+            text += f" Of the {count:,} most suspect clients {which} the attacker’s."
     return text
 
 

@@ -161,7 +161,9 @@ def attack_of(run: "Run") -> str:
     while isinstance(kind, dict):  # from a backdoor to its trigger
         names.append(str(kind["kind"]))
         kind = kind.get("data") or kind.get("attack")
-    return f"{' with '.join(names) or name_of(kind)}, {plural(len(attack.get('attackers') or []), 'attacker')}"
+    return (
+        f"{' with '.join(names) or name_of(kind)}, {plural(len(attack.get('attackers') or []), 'attacker')}"
+    )
 
 
 def _rule_parts(run: "Run") -> list[dict[str, Any]]:
@@ -234,7 +236,9 @@ def _defence(run: "Run") -> list[str]:
     lines = [f"  {rule_of(run)}: {kept}{more} (see run.suspicion())"]
     known = [float(record["kappa"]) for record in run.rounds if record.get("kappa") is not None]
     if known:
-        bound = max((float(r["kappa_bound"]) for r in run.rounds if r.get("kappa_bound") is not None), default=None)
+        bound = max(
+            (float(r["kappa_bound"]) for r in run.rounds if r.get("kappa_bound") is not None), default=None
+        )
         promised = f", promised at most {number(bound, 3)}" if bound is not None else ""
         lines.append(f"  against {attack_of(run)}: κ at most {number(max(known), 3)}{promised}")
     backdoor = run.final.get("backdoor_accuracy")

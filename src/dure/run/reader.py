@@ -145,11 +145,11 @@ class Run:
         Columns:
             client, name: who.
             suspicion: in [0, 1], the mean over the rounds in which the rule judged the client's update: 1 where it was
-                dropped; else the mean of 1 − min(1, relative weight) (1 where it was not kept, for rules that choose but
-                don't weigh) and of the rank of the rule's score, as far as the rule has them; for a rule that has
-                neither, such as a median, the rank of the distance: not a judgement of the rule then, and an attack
-                that hides in the middle looks innocent. NaN if the rule never saw an update of the client. Rows are
-                sorted by it, equal ones by client.
+                dropped; else the mean of 1 − min(1, relative weight) and of the rank of the rule's score, as far as the
+                rule has them (a rule that chooses but doesn't weigh: 1 where the update was not kept). For a rule that
+                has neither, such as a median, the rank of the distance: no judgement of the rule, and an attack that
+                hides in the middle looks innocent. NaN if the rule never saw an update of the client, such as the
+                server's own (`root`). Rows are sorted by it, equal ones by client.
             rounds: in which the client was asked.
             judged: rounds in which the rule saw its update; without those that were lost, empty or skipped.
             kept: the share of the judged rounds in which the rule kept the update, in [0, 1].
@@ -176,7 +176,9 @@ class Run:
     @cached_property
     def _names(self) -> dict[int, str]:
         names, shown = self.data.get("client_names"), self.data.get("shown_clients")
-        return {} if names is None or shown is None else dict(zip(map(int, shown), map(str, names), strict=True))
+        return (
+            {} if names is None or shown is None else dict(zip(map(int, shown), map(str, names), strict=True))
+        )
 
     @cached_property
     def clients(self) -> "pd.DataFrame":

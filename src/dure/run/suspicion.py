@@ -60,10 +60,13 @@ def judgements(run: "Run") -> "pd.DataFrame":
     if "selected" not in frame:
         return frame.iloc[:0]
     skipped = [r["round"] for r in run.rounds if str(r.get("status", "")).startswith("skipped")]
-    return frame.assign(**_judged(frame, skipped))
+    root = (run.config.get("aggregator") or {}).get(
+        "root"
+    )  # the server's own update, which judges the others
+    return frame.assign(**_judged(frame, skipped, -1 if root is None else int(root)))
 
 
-def _judged(frame: "pd.DataFrame", skipped: list[int]) -> dict[str, Any]:
+def _judged(frame: "pd.DataFrame", skipped: list[int], root: int) -> dict[str, Any]:
     """Per row of the participation: what the rule did with the update, NaN where it never saw it."""
     import pandas as pd
 
@@ -72,11 +75,15 @@ def _judged(frame: "pd.DataFrame", skipped: list[int]) -> dict[str, Any]:
     )
     selected, round_skipped = frame["selected"].astype(bool), frame["round"].isin(skipped)
     broken = frame["status"].str.contains(DROPPED) & ~selected & ~round_skipped
-    judged = (selected | distance.notna() | broken) & ~round_skipped
+    judged = (selected | distance.notna() | broken) & ~round_skipped & (frame["client"] != root)
+    broken &= judged
     used = judged & ~broken
     own = frame["weight"].where(used)
     relative = (weight * own.groupby(frame["round"]).transform("sum") / own).where(used)
-    scores, distances = _ranks(frame["round"], score.where(used)), _ranks(frame["round"], distance.where(used))
+    scores, distances = (
+        _ranks(frame["round"], score.where(used)),
+        _ranks(frame["round"], distance.where(used)),
+    )
     treated = 1.0 - relative.clip(0.0, 1.0)
     if (used & ~selected).any():  # a rule that chooses; where it takes everyone every time, that says nothing
         treated = treated.fillna(1.0 - selected.astype("float64").where(used))
