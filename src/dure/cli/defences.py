@@ -131,7 +131,7 @@ def show_one(console: "Console", entry: Any, about: list[str]) -> None:
     for line in about:
         console.print(inset(f"· {line}"))
     console.print()
-    text = described.as_file(entry.kind)
+    text = entry.file
     heading(console, "In a file" if text else "From Python only: a file can't hold its arrays")
     if text:
         console.print(Text(indent(text, "  ")), soft_wrap=True)

@@ -13,10 +13,11 @@ from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call
 from dure.attacks import Attack
 from dure.config import tables
-from dure.config.described import F, does, example, shared
+from dure.config.described import F, as_file, does, example, shared
 from dure.config.robust import unwritable
 from dure.errors import ConfigError
 
+SERVER = "needs the server's own update"
 RULES, BEFORE = "Rules", "Pre-aggregators, before a rule"
 #: Updates of the call that shows what a rule does, and their length.
 N, D = 12, 4
@@ -64,6 +65,11 @@ class RuleEntry:
         """Rules, or pre-aggregators."""
         return RULES if issubclass(self.kind, Rule) else BEFORE
 
+    @property
+    def file(self) -> str:
+        """The lines of a TOML file that ask for it; empty where no file can."""
+        return as_file(self.kind) + ("\nroot = 0" if SERVER in self.remarks else "")
+
     def facts(self) -> dict[str, Any]:
         """All of it for scripts."""
         return {
@@ -103,6 +109,11 @@ class AttackEntry:
     def name(self) -> str:
         """As in a file and in Python."""
         return self.kind.__name__
+
+    @property
+    def file(self) -> str:
+        """The lines of a TOML file that ask for it; empty where no file can."""
+        return as_file(self.kind)
 
     def facts(self) -> dict[str, Any]:
         """All of it for scripts."""
@@ -159,7 +170,7 @@ def _rule(kind: type[Any]) -> RuleEntry:
         try:
             found = made.decide(seen, call)
         except ConfigError:  # one that can't do with the clients' updates alone
-            remarks["needs the server's own update"] = True
+            remarks[SERVER] = True
             found = made.decide(seen, replace(call, server=np.ones(D)))
         weights = str(made.weighting)
         remarks["remembers rounds"] = found.state is not None
