@@ -54,8 +54,9 @@ def example(kind: type[Any]) -> Any:
 def explained(kind: type[Any]) -> dict[str, str]:
     """What a docstring says of each argument."""
     text = inspect.cleandoc(kind.__doc__ or "").partition("\nArgs:\n")[2]
-    parts = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |^\S|\Z)", text, re.M | re.S)
-    return {name: " ".join(said.split()).replace("`", "") for name, said in parts}
+    parts = re.findall(r"^    ([\w, ]+): (.*?)(?=^    [\w, ]+: |^\S|\Z)", text, re.M | re.S)
+    said = {names: " ".join(words.split()).replace("`", "") for names, words in parts}
+    return {name.strip(): words for names, words in said.items() for name in names.split(",")}
 
 
 def as_file(kind: type[Any]) -> str:
