@@ -54,6 +54,8 @@ def cells(label: str, runs: Sequence["Run"]) -> list[str]:
     backdoor = [float(run.final["backdoor_accuracy"]) for run in runs if "backdoor_accuracy" in run.final]
     dropped = [float(sum(_values(run, "rule_dropped"))) for run in runs]
     missed = [float(len(_skipped(run))) for run in runs]
+    if not words.rule_of(runs[0]):
+        dropped = missed = []
     return [
         label,
         words.rule_of(runs[0]) or words.DASH,
