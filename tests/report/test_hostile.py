@@ -90,6 +90,13 @@ def test_charts_show_what_there_is(make_run: Callable, rule: str, attack: str, c
     assert ("neither chooses nor weighs" in body) == (rule == "neither")
 
 
+def test_a_skipped_round_is_a_gap(make_run: Callable) -> None:
+    body = section(make_run(rounds=6, rule="weighs", attack="ALIE"))
+    measured, promised = re.findall(r'<path class="line[^"]*" stroke="[^"]*" d="([^"]*)"', body)[:2]
+    assert measured.count("M") == promised.count("M") == 2  # rounds 1–2 and 4–6
+    assert measured.count("L") == 3
+
+
 def test_a_bound_far_above_is_said_and_not_drawn(make_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostile, "NEAR", 2.0)
     body = section(make_run(rounds=6, rule="weighs", attack="ALIE"))

@@ -145,7 +145,8 @@ def _backdoor_chart(run: "Run") -> str:
     if accuracy[0]:
         lines.append(Line("test accuracy", *accuracy, "var(--c1)", thin=True))
     title = "Backdoor accuracy"
-    return line_chart(title, lines, Axis("round", "count"), Axis("", "percent")) if x else ""
+    there = any(map(math.isfinite, y))
+    return line_chart(title, lines, Axis("round", "count"), Axis("", "percent")) if there else ""
 
 
 def _suspects(run: "Run") -> str:
@@ -195,13 +196,14 @@ def _suspect(row: Mapping[Any, Any], known: bool) -> str:
 
 
 def _how(run: "Run", table: Any) -> str:
-    judges = bool(table["relative_weight"].notna().any() or table["score_rank"].notna().any())
-    judges = judges or bool((table["kept"] < 1).any())
+    seen = judgements(run)
+    seen = seen[seen["judged"] & ~seen["dropped"]]
+    judges = bool(seen[["relative_weight", "score_rank"]].notna().any(axis=None) or (seen["kept"] < 1).any())
     text = (
         "Suspicion, from 0 to 1, is what the rule did with the client’s updates: left out, weighed down, scored."
         if judges
-        else "This rule neither chooses nor weighs clients, so suspicion is only how far an update is from the "
-        "aggregate: an attack that hides in the middle looks innocent."
+        else "This rule neither chooses nor weighs clients: suspicion is 1 where an update was not finite, else its "
+        "distance from the aggregate by rank, in which an attack that hides in the middle looks innocent."
     )
     count = int(table["attacker"].sum())
     if run.config.get("attack") and count:
@@ -224,9 +226,9 @@ def _said(run: "Run") -> str:
         flags.setdefault(f"Skipped, the model stays: {why}", []).append(number)
     if not flags:
         return ""
-    rows = [[text, f"{len(at):,}", in_ranges(at)] for text, at in flags.items()]
-    listed = sections.table(["", "rounds", "which"], rows, frozenset({0, 2}))
-    return f'<div class="card gap"><h3>What the rule said</h3>{listed}</div>'
+    rows = [[f"{text[0].upper()}{text[1:]}", in_ranges(at)] for text, at in flags.items()]
+    listed = sections.table(["", "in rounds"], rows, frozenset({0, 1}))
+    return f'<div class="card gap said"><h3>What the rule said</h3>{listed}</div>'
 
 
 def in_ranges(numbers: Iterable[int], most: int = 12) -> str:
@@ -260,9 +262,10 @@ def _values(run: "Run", key: str) -> list[float]:
 
 
 def _series(run: "Run", key: str) -> tuple[list[float], list[float]]:
-    """Rounds and values, NaN where one was due and isn't known."""
-    known = [record for record in run.rounds if key in record]
-    values = [math.nan if record[key] is None else float(record[key]) for record in known]
+    """Rounds and values, NaN where one was due and isn't known, as in rounds that were skipped."""
+    skipped = _skipped(run)
+    known = [record for record in run.rounds if key in record or record["round"] in skipped]
+    values = [math.nan if record.get(key) is None else float(record[key]) for record in known]
     return [float(record["round"]) for record in known], values
 
 
