@@ -19,7 +19,7 @@ def test_from_options() -> None:
     assert done.exit_code == 0, done.stderr
     assert "Can a client keep state between rounds? yes (assumed)" in done.stdout
     assert "Does everyone take part in each round? yes (assumed)" in done.stdout
-    assert done.stdout.index("Start with") < done.stdout.index("Scaffold") < done.stdout.index("Out")
+    assert done.stdout.index("Start with") < done.stdout.index("WorkerMomentum") < done.stdout.index("Out")
     assert "each gives clients models of their own" in done.stdout
     assert "are not there yet" in " ".join(done.stdout.split())
 
