@@ -170,7 +170,7 @@ def task(name: str) -> Any:
 
 
 def run(cell: Cell) -> float:
-    """Final test accuracy in [0, 1], in the bucketing study the mean of the last five evaluations; NaN: no such rule."""
+    """Test accuracy in [0, 1] at the end, in the bucketing study the last five evaluations' mean; NaN: no such rule."""
     rule = defence(cell)
     if rule is None:
         return float("nan")

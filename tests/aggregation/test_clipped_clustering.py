@@ -6,7 +6,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
 from dure.aggregation import ClippedClustering
-from dure.errors import DomainError
+from dure.errors import DataError, DomainError
 
 RNG = np.random.default_rng(15)
 COMMON = RNG.normal(size=60)
@@ -66,5 +66,7 @@ def test_ties_few_rows_equal_rows_and_the_condition() -> None:
     np.testing.assert_allclose(ClippedClustering()(np.ones((5, 3))).vector, 1.0)
     assert not ClippedClustering()(np.zeros((5, 3))).vector.any()
     ClippedClustering(f=2)(rows()[:5])
+    with pytest.raises(DataError, match="ClippedClustering returns and takes"):
+        ClippedClustering()(rows(), state={"history": np.zeros(3)})
     with pytest.raises(DomainError, match="2f < n"):
         ClippedClustering(f=2)(rows()[:4])

@@ -8,16 +8,19 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from dure.aggregation import (
     CAF,
     CGE,
     MDA,
+    NNM,
     RFA,
     SMEA,
     Blocks,
     Bulyan,
     CenteredClipping,
+    Clipping,
     DnC,
     GeometricMedian,
     Krum,
@@ -27,6 +30,7 @@ from dure.aggregation import (
     MoNNA,
     MultiKrum,
     TrimmedMean,
+    chain,
 )
 from dure.errors import ConfigError, DataError, DomainError
 
@@ -84,6 +88,8 @@ RULES = {
     "CGE": Kind(lambda n, f: CGE(f), lambda f: f + 1, frozenset({"translation", "unanimity", "majority"})),
     "CAF": Kind(lambda n, f: CAF(f), half, frozenset({"unanimity"})),
     "DnC": Kind(lambda n, f: DnC(f), half, frozenset({"unanimity"})),
+    "NNM, TrimmedMean": Kind(lambda n, f: chain(NNM(f), TrimmedMean(f)), half),
+    "NNM, GeometricMedian": Kind(lambda n, f: chain(NNM(f), GeometricMedian(f)), half),
 }
 
 
@@ -193,6 +199,16 @@ def test_jax_arrays_lists_and_blocks_are_the_same_rows(name):
     same(whole, call(kind.make(n, 1), Blocks([x[:, :100], x[:, 100:101], x[:, 101:]])))
     same(whole, call(kind.make(n, 1), Blocks(lambda: (x[:, i : i + 7] for i in range(0, 301, 7)))))
     same(whole, call(kind.make(n, 1), np.asfortranarray(x)))
+
+
+@pytest.mark.parametrize("name", ["CAF", "DnC", "GeometricMedian", "RFA", "CenteredClipping"])
+def test_the_number_of_threads_cannot_be_seen(name):
+    # So many rows that linear algebra would use more than one.
+    kind, x = RULES[name], rows(300, 400, 19)
+    with threadpool_limits(1):
+        one = call(kind.make(300, 1), x)
+    with threadpool_limits(4):
+        same(one, call(kind.make(300, 1), x))
 
 
 # ----- hostile input --------------------------------------------------------------------------------------
@@ -369,6 +385,24 @@ def test_rows_close_together_and_far_from_0_keep_their_digits(name):
     np.testing.assert_allclose(found.vector - 1e4, exact.vector, atol=1e-3)
     if exact.selected is not None:
         np.testing.assert_array_equal(found.selected, exact.selected)
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if "NNM" not in name])
+def test_mixed_rows_are_as_good_as_rows(name):
+    # A pre-aggregator leaves coefficients, not rows: distances, sums and columns follow from them.
+    kind = RULES[name]
+    n = large(kind, 2)
+    x, center = rows(n, 5, 18), np.full(5, 0.25)
+    lengths = np.linalg.norm(x - center, axis=1, keepdims=True)
+    # CGE leaves out the longest, and what is clipped has one length: just f of them.
+    limit = float(np.sort(lengths[:, 0])[-3]) + 1e-3 if name == "CGE" else 1.5
+    clipped = center + (x - center) * np.minimum(1.0, limit / lengths)
+    rule = kind.make(n, 2)
+    found = call(chain(Clipping(limit), rule), x, center=center)
+    plain = call(rule, clipped, center=center)
+    np.testing.assert_allclose(found.vector, plain.vector, atol=1e-9)
+    if plain.selected is not None:
+        np.testing.assert_array_equal(found.selected, plain.selected)
 
 
 # ----- agreement ------------------------------------------------------------------------------------------

@@ -154,6 +154,10 @@ def test_the_same_clients_in_every_round() -> None:
     first = FLDetector()(x, key=0)
     with pytest.raises(DataError, match=r"1 are new or missing, such as \[3\]"):
         FLDetector()(x[:3], key=0, state=first.state)
+    with pytest.raises(DataError, match="FLDetector returns and takes"):
+        FLDetector()(x, key=0, state={"known": np.ones(4, bool)})
+    with pytest.raises(DataError, match="updates of length 6, and these have 5"):
+        FLDetector()(x[:, :5], key=0, state=first.state)
     with pytest.raises(DataError, match="equal"):
         FLDetector()(x, key=0, clients=[1, 1, 2, 3])
     turned = FLDetector()(
@@ -181,3 +185,15 @@ def test_weights_only_average_and_inputs_stay() -> None:
         still = FLDetector(window=2)(x, weights, key=0, state=still.state)
     np.testing.assert_allclose(still.scores, 0.25)  # nobody is ahead of anybody
     np.testing.assert_array_equal(still.selected, np.arange(4))
+
+
+def test_rounding_makes_nobody_suspicious() -> None:
+    x = np.random.default_rng(0).normal(size=(5, 60)).astype(np.float32)
+    state = None
+    for t in range(8):
+        sent = x.copy()
+        sent[0] = np.nextafter(sent[0], np.float32(np.inf if t % 2 else -np.inf))
+        found = FLDetector(window=3)(sent, state=state, key=t)
+        state = found.state
+    np.testing.assert_allclose(found.scores, 0.2, rtol=1e-12)
+    assert not len(found.details["suspicious"])

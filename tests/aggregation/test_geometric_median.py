@@ -139,6 +139,17 @@ def test_rows_far_away_count_by_their_direction_alone(scale):
     assert found.details["residual"] < 1e-9
 
 
+@pytest.mark.parametrize("scale", [1e20, 1e38])
+def test_far_rows_leave_a_minimum_at_a_row_exact(scale):
+    # Sums of distances of the size of `scale` have no digit left that tells the honest rows apart.
+    u = np.array([[0.3, -0.2, 0.9], [0.5, 0.5, -0.1], [-0.7, 0.2, 0.4]])
+    centre = np.array([0.125, 0.25, -0.5])
+    x = np.vstack([centre + 2 * u, centre - u, [centre], [[scale, 0, 0]], [[-scale, 0, 0]]])
+    found = GeometricMedian(2)(x)
+    np.testing.assert_array_equal(found.vector, centre)
+    assert found.details["iterations"] == 0
+
+
 def outlying(seed=0):
     """The reference's example: n = 9, f = 4, honest rows around an offset, the others 10⁶ away."""
     rng = np.random.default_rng(seed)

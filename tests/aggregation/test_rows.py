@@ -171,6 +171,18 @@ def test_distances_keep_their_digits_far_from_0(offset):
     assert (np.diag(found) == 0).all()
 
 
+@pytest.mark.parametrize("n", [8, 23, 37, 64])
+def test_equal_and_almost_equal_rows_have_distances_that_are_0_or_more(n):
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(n, 5001))
+    x[n // 2 :] = x[: n - n // 2] + np.where(rng.random(n - n // 2) < 0.5, 0.0, 1e-10)[:, None]
+    x = x[rng.permutation(n)]
+    found, exact = Rows(x).distances, apart(x)
+    assert (found >= 0).all()
+    assert (found[exact == 0] == 0).all()
+    assert ((exact > 0) & (exact < 1e-6)).any()
+
+
 def test_the_inner_products_near_the_rows_are_those_of_differences():
     x = (1e4 + 1e-3 * np.random.default_rng(3).normal(size=(6, 2000))).astype(np.float32)
     rows = Rows(x)

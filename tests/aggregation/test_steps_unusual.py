@@ -97,6 +97,22 @@ def test_huge_but_finite_clients_break_nothing(name: str) -> None:
         assert np.linalg.norm(found.vector - X.mean(0)) < 10
 
 
+@pytest.mark.parametrize("name", ["FoolsGold", "FLDetector", "ClippedClustering"])
+@pytest.mark.parametrize(("dtype", "huge"), [(np.float32, 3e38), (np.float64, 2.0**499)])
+def test_huge_clients_break_no_memory(name: str, dtype: Any, huge: float) -> None:
+    rule = FLDetector(window=2) if name == "FLDetector" else RULES[name]
+    x, state = X.astype(dtype), None
+    for t in range(8):
+        x[:2] = dtype(huge)
+        x[1] *= (-1) ** t
+        found = call(rule, x, state=state)
+        state = found.state
+        assert not len(found.dropped)
+        assert np.isfinite(found.vector).all()
+        for value in (found.scores, *state.values()):
+            assert value is None or np.isfinite(value).all()
+
+
 @each_rule
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_dtype_and_inputs_are_kept(name: str, dtype: Any) -> None:

@@ -187,7 +187,7 @@ def test_neurotoxin_keeps_to_what_the_others_leave_alone() -> None:
     assert mask.dtype == bool
     assert Neurotoxin(TRIGGER).mask(np.arange(1.0, 101)).sum() == 95
     assert Neurotoxin(TRIGGER, keep=1e-9).mask(previous).sum() == 1  # never nothing
-    assert Neurotoxin(TRIGGER).mask(np.zeros(4)).all()  # the first round
+    assert Neurotoxin(TRIGGER, keep=0.5).mask(np.zeros(4)).all()  # the first round
     assert Neurotoxin(TRIGGER).mask(np.zeros(0)).shape == (0,)
     assert Backdoor(TRIGGER).mask(previous) is None
 
@@ -307,6 +307,19 @@ def test_the_hardened_model_counts_by_its_similarity() -> None:
     np.testing.assert_array_equal(
         heavy.pattern, optimized_trigger(other.gradient, IMAGES, fresh(), steps=3).pattern
     )
+
+
+def test_a_model_hardened_into_the_opposite_counts_against() -> None:
+    def step(similarity: float) -> np.ndarray:
+        zero = Linear(0)
+        zero.w = 0 * zero.w
+        return optimized_trigger(
+            zero.gradient, IMAGES, fresh(), steps=1, hardened=lambda t: (Linear(1).gradient, similarity)
+        ).pattern
+
+    np.testing.assert_allclose(step(-0.3) - 0.5, 0.5 - step(0.8), rtol=1e-12)
+    assert (step(0.8) != 0.5).all()
+    assert (step(0.0) == 0.5).all()
 
 
 def test_one_pattern_for_all_channels_moves_by_their_sum() -> None:

@@ -33,7 +33,7 @@ from dure.attacks import (
     alie_zmax,
 )
 from dure.attacks.optimized import line_search
-from dure.errors import ConfigError, DataError
+from dure.errors import ConfigError, DataError, DomainError
 from scenes import Rule, cloud, scene
 
 CASES = {
@@ -189,6 +189,7 @@ def test_blocks_of_columns_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> No
     x = cloud(6, 50)
     whole = [one(a, x, attackers=1) for a in (ALIE(), MinMax(), MinSum(), FangKrum(0.0))]
     monkeypatch.setattr("dure.attacks.known._COLUMNS", 7)
+    monkeypatch.setattr("dure.aggregation.kernels.host.CHUNK", 7)
     for before, a in zip(whole, (ALIE(), MinMax(), MinSum(), FangKrum(0.0)), strict=True):
         np.testing.assert_allclose(one(a, x, attackers=1), before, rtol=1e-12)
 
@@ -403,14 +404,26 @@ def test_optimised_attacks_need_the_rule_and_leave_its_rows_alone() -> None:
     with pytest.raises(ConfigError, match="rule=None"):
         OptimizedIPM().updates(scene(x))
 
-    def spiteful(rows: np.ndarray) -> np.ndarray:
-        mean = rows.mean(0)
-        rows[:] = 0.0
-        return mean
+    def near(rows: np.ndarray) -> np.ndarray:
+        """The last row if it is not far from the first."""
+        return rows[-1].copy() if np.linalg.norm(rows[-1] - rows[0]) < 9 else rows[0].copy()
 
-    np.testing.assert_array_equal(
-        one(OptimizedIPM(), x, rule=spiteful), one(OptimizedIPM(), x, rule=lambda r: r.mean(0))
-    )
+    def spiteful(rows: np.ndarray) -> np.ndarray:
+        result = near(rows)
+        rows[:] = 1e6
+        return result
+
+    sent = one(OptimizedIPM(), x, rule=near)
+    np.testing.assert_array_equal(one(OptimizedIPM(), x, rule=spiteful), sent)
+    assert 0 < np.linalg.norm(sent - x[0]) < 9
+
+
+def test_a_cohort_too_small_for_the_rule_is_the_servers_matter() -> None:
+    def refuses(rows: np.ndarray) -> np.ndarray:
+        raise DomainError("Krum", len(rows), 3, "n ≥ 2f + 3")
+
+    x = cloud(4, 2)
+    np.testing.assert_allclose(one(OptimizedIPM(start=0.5), x, rule=refuses), -0.5 * x.mean(0))
 
 
 def test_a_rule_that_ignores_attackers_leaves_the_start() -> None:

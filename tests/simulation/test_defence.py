@@ -286,6 +286,33 @@ def test_the_record_says_how_often_a_backdoor_works() -> None:
     assert run.rounds[1]["attackers"] == 3
 
 
+def test_a_trigger_that_follows_the_model(tmp_path: Path) -> None:
+    data = dure.data.digits()
+    task = dure.classification(softmax_regression(64, 10))
+    start = np.full((3, 3), 0.5)
+    attack = dure.attacks.A3FL(target=7, pattern=start, shape=(8, 8), steps=3, step_size=0.1)
+    keywords: dict[str, Any] = {"attack": attack, "attackers": [3, 9], "steps": 2, "checkpoint_every": 1}
+    engine = make_engine(dure.FedAvg(), task, data, attack=attack, attackers=[3, 9], steps=2)
+    for _ in range(2):  # an untrained softmax regression has no slope yet
+        engine.collect(engine.launch())
+    assert engine.defence is not None
+    assert engine.defence.enemy is not None
+    pattern = engine.defence.enemy.attack.pattern
+    assert set(np.round(np.abs(pattern - start).ravel(), 6)) == {0.3}  # three sign steps, all the same way
+    poisoned = np.asarray(engine.columns["x"])
+    offsets, clean = data.offsets, np.asarray(data.columns["x"])
+    changed = {k for k in range(data.clients) if (poisoned != clean)[offsets[k] : offsets[k + 1]].any()}
+    assert changed == {3, 9}
+    stamped = (poisoned != clean).any(1)
+    images = poisoned[stamped].reshape(-1, 8, 8)[:, 2:5, 2:5]
+    np.testing.assert_allclose(images, np.broadcast_to(pattern, images.shape), rtol=1e-6)
+    whole = dure.simulate(dure.FedAvg(), task, data, rounds=3, **keywords)
+    dure.simulate(dure.FedAvg(), task, data, rounds=2, directory=tmp_path, **keywords)
+    again = dure.simulate(dure.FedAvg(), task, data, rounds=3, directory=tmp_path, resume=True, **keywords)
+    assert again.rounds[3] == whole.rounds[3]
+    assert whole.rounds[3]["backdoor_accuracy"] > whole.rounds[0]["backdoor_accuracy"]
+
+
 # ----- what isn't finite, cohorts that are too small -------------------------------------------------------
 
 

@@ -48,7 +48,7 @@ class CenteredClipping(Rule):
     def decide(self, rows: Rows, call: Call) -> Decision:
         centre = np.zeros(rows.d) if rows.centre is None else rows.centre
         previous = self._previous(call, rows.d)
-        gram = rows.about(centre + previous)
+        gram = rows.about(centre + previous) if previous.any() else rows.inner
         lengths, weights = np.diag(gram), call.weights / call.weights.sum()
         shares = np.zeros(rows.n)  # v − v₀ = Σ shares_i (x_i − v₀)
         for _ in range(self.steps):

@@ -37,6 +37,19 @@ def checked_number(rule: object, name: str, value: Any, low: float, high: float,
     return float(value)
 
 
+def checked_state(rule: object, state: dict[str, np.ndarray] | None, *names: str) -> dict[str, np.ndarray]:
+    """The memory that a rule returned, or an empty one.
+
+    Raises:
+        DataError: it holds other things than the rule's.
+    """
+    if state is not None and set(state) != set(names):
+        raise DataError(
+            f"state has the keys {sorted(state)}: {type(rule).__name__} returns and takes {sorted(names)}."
+        )
+    return state or {}
+
+
 def as_rows(updates: Any) -> tuple[Rows, np.ndarray]:
     """(rows that fit, (m,) bool: which of the updates don't).
 

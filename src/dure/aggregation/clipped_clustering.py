@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count
+from dure.aggregation.checking import checked_count, checked_state
 from dure.aggregation.clipping import clip_factors
 from dure.aggregation.cosines import cosine_distances
 from dure.aggregation.rows import Rows
@@ -37,7 +37,8 @@ class ClippedClustering(Rule):
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         lengths = rows.lengths()
-        norms = np.concatenate([call.state["norms"], lengths]) if call.state else lengths
+        state = checked_state(self, call.state, "norms")
+        norms = np.concatenate([state["norms"], lengths]) if state else lengths
         bound = float(np.median(norms))
         kept = _larger_cluster(cosine_distances(rows.inner))
         coefficients = np.zeros(rows.n)

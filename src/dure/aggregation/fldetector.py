@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from ml_dtypes import finfo
 
-from dure.aggregation.checking import checked_count
+from dure.aggregation.checking import checked_count, checked_state
 from dure.aggregation.gap import upper_group
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule
@@ -24,7 +24,7 @@ def curvature_times(steps: np.ndarray, changes: np.ndarray, vector: np.ndarray) 
         changes: (p, d) y_i.
         vector: (d,) v.
     """
-    scale = np.linalg.norm(steps, axis=1, keepdims=True)
+    scale = np.array([[_length(step)] for step in steps])
     s, y = steps / scale, changes / scale  # B is the same, and numbers of like size meet
     products = s @ y.T
     sigma = products[-1, -1]
@@ -54,8 +54,8 @@ class FLDetector(Rule):
     center= it is the last aggregate, which the server is then taken to have added as it was.
 
     State: "clients" (k,), "known" (k,) whether a sound update is in "updates" (k, d), "scores" (k, ≤ window), "steps"
-    and "changes" (≤ window, d), "vector" (d,) and "center" (d,), in float32 (float64 for float64 updates): as much
-    memory as k + 2 · window + 2 updates.
+    and "changes" (≤ window, d), "vector" (d,) and "center" (d,). Updates are kept in float32 (float64 for float64
+    ones), the others in float64: as much memory as k + 4 · window + 4 float32 updates.
 
     Args:
         window: rounds and pairs that are remembered, at least 1.
@@ -74,55 +74,68 @@ class FLDetector(Rule):
         return None if n >= 3 else "n ≥ 3"
 
     def decide(self, rows: Rows, call: Call) -> Decision:
-        wide = np.float64 if rows.dtype == np.float64 else np.float32
-        centre = np.zeros(rows.d) if rows.centre is None else rows.centre
-        clients = _same_clients(call)
+        old = _nothing_known(np.unique(call.invited).astype(np.int64), rows)
+        old |= checked_state(self, call.state, *old)
+        clients = _same_clients(call, rows, old)
         here = np.searchsorted(clients, call.clients)
+        centre = np.zeros(rows.d) if rows.centre is None else rows.centre
         sent = rows.matrix().astype(np.float64) - centre
-        old = call.state or _nothing_known(len(clients), rows.d, wide)
         step = old["vector"] if rows.centre is None else centre - old["center"]
         scores = old["scores"]
         if len(old["steps"]):
-            turn = curvature_times(
-                old["steps"].astype(np.float64), old["changes"].astype(np.float64), step.astype(np.float64)
-            )
-            errors = _errors(old, turn, sent, here, float(finfo(rows.dtype).eps))  # type: ignore[no-untyped-call]
+            turn = curvature_times(old["steps"], old["changes"], step)
+            rounding = float(finfo(rows.dtype).eps)  # type: ignore[no-untyped-call]
+            errors = _errors(old, turn, sent, here, rounding)
             scores = np.column_stack([scores, errors])[:, -self.window :]
 
-        suspicion = scores.mean(1) if scores.shape[1] else None
-        guilty = np.zeros(len(clients), bool)
-        flags: tuple[str, ...] = ()
-        if suspicion is None or scores.shape[1] < self.window:
-            flags = (f"too early to judge: {scores.shape[1]} of {self.window} rounds of scores",)
-        else:
-            guilty = upper_group(suspicion, generator(call.seed(self), "gap statistic"))
+        guilty, flags = self._guilty(scores, call)
         chosen = np.flatnonzero(~guilty[here])
         if not len(chosen):
             chosen, flags = np.arange(rows.n), ("all that sent something are suspicious: all were averaged",)
-        decision = Decision(
-            selected=chosen, scores=None if suspicion is None else suspicion[here], flags=flags
+        shares = np.zeros(rows.n)
+        shares[chosen] = call.weights[chosen] / call.weights[chosen].sum()
+
+        moved, more = shares @ sent, int(call.state is not None and step.any())
+        state = {
+            "clients": clients,
+            "known": old["known"].copy(),
+            "updates": old["updates"].copy(),
+            "scores": scores,
+            "steps": np.concatenate([old["steps"], step[None][:more]])[-self.window :],
+            "changes": np.concatenate([old["changes"], (moved - old["vector"])[None][:more]])[-self.window :],
+            "vector": moved,
+            "center": centre,
+        }
+        state["known"][here], state["updates"][here] = True, sent
+        return Decision(
+            coefficients=shares,
+            selected=chosen,
+            scores=scores.mean(1)[here] if scores.shape[1] else None,
+            state=state,
+            flags=flags,
+            details={"suspicious": clients[guilty]},
         )
-        shares = decision.shares(call.weights)
-        assert shares is not None
-        moved = shares @ sent
 
-        known, updates = old["known"].copy(), old["updates"].copy()
-        known[here], updates[here] = True, sent
-        state = {"clients": clients, "known": known, "updates": updates, "scores": scores}
-        pair = (step, moved - old["vector"])
-        for name, new in zip(("steps", "changes"), pair, strict=True):
-            more = new[None] if call.state and step.any() else new[None][:0]
-            state[name] = np.concatenate([old[name], more.astype(wide)])[-self.window :]
-        state |= {"vector": moved.astype(wide), "center": centre.astype(wide)}
-        return decision._replace(state=state, details={"suspicious": clients[guilty]})
+    def _guilty(self, scores: np.ndarray, call: Call) -> tuple[np.ndarray, tuple[str, ...]]:
+        """((k,) bool, flags) by the scores (k, rounds)."""
+        if scores.shape[1] < self.window:
+            flag = f"too early to judge: {scores.shape[1]} of {self.window} rounds of scores"
+            return np.zeros(len(scores), bool), (flag,)
+        return upper_group(scores.mean(1), generator(call.seed(self), "gap statistic")), ()
 
 
-def _same_clients(call: Call) -> np.ndarray:
+def _same_clients(call: Call, rows: Rows, old: dict[str, np.ndarray]) -> np.ndarray:
+    """(k,) the clients' numbers, ascending."""
     clients = np.unique(call.invited).astype(np.int64)
     if len(clients) < len(call.invited):
         raise DataError("FLDetector remembers clients by their numbers, and some of clients= are equal.")
-    if call.state and not np.array_equal(call.state["clients"], clients):
-        other = np.setxor1d(call.state["clients"], clients)
+    if old["updates"].shape[1] != rows.d:
+        raise DataError(
+            f"FLDetector's state holds updates of length {old['updates'].shape[1]}, and these have {rows.d}: it is "
+            "the state of another run."
+        )
+    if not np.array_equal(old["clients"], clients):
+        other = np.setxor1d(old["clients"], clients)
         raise DataError(
             f"FLDetector compares each client with its own last update and needs the same clients in every round: "
             f"{len(other)} are new or missing, such as {other[:5].tolist()}. Take all clients in every round, or "
@@ -131,15 +144,18 @@ def _same_clients(call: Call) -> np.ndarray:
     return clients
 
 
-def _nothing_known(k: int, d: int, wide: type) -> dict[str, np.ndarray]:
+def _nothing_known(clients: np.ndarray, rows: Rows) -> dict[str, np.ndarray]:
+    k = len(clients)
+    wide = np.float64 if rows.dtype == np.float64 else np.float32
     return {
+        "clients": clients,
         "known": np.zeros(k, bool),
-        "updates": np.zeros((k, d), wide),
+        "updates": np.zeros((k, rows.d), wide),
         "scores": np.zeros((k, 0)),
-        "steps": np.zeros((0, d), wide),
-        "changes": np.zeros((0, d), wide),
-        "vector": np.zeros(d, wide),
-        "center": np.zeros(d, wide),
+        "steps": np.zeros((0, rows.d)),
+        "changes": np.zeros((0, rows.d)),
+        "vector": np.zeros(rows.d),
+        "center": np.zeros(rows.d),
     }
 
 
@@ -149,9 +165,15 @@ def _errors(
     """(k,) distances from what was expected, as shares of their sum; the largest for who can't be compared."""
     found, compared = np.zeros(len(old["known"])), np.zeros(len(old["known"]), bool)
     for i, update in zip(here, sent, strict=True):
-        gap = float(np.linalg.norm(old["updates"][i] + turn - update))
-        rounding = 4.0 * eps * float(np.linalg.norm(update) + np.linalg.norm(turn))
+        gap = _length(old["updates"][i] + turn - update)
+        rounding = 4.0 * eps * (_length(update) + _length(turn))
         found[i], compared[i] = 0.0 if gap <= rounding else gap, old["known"][i]
     found[~compared] = found[compared].max(initial=0.0)
     whole = found.sum()
     return found / whole if whole > 0 else np.full(len(found), 1.0 / len(found))
+
+
+def _length(vector: np.ndarray) -> float:
+    """‖vector‖, also where the squares would overflow."""
+    most = float(np.abs(vector).max(initial=0.0))
+    return most * float(np.linalg.norm(vector / most)) if most > 0 else 0.0

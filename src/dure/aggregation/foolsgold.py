@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_number, checked_state
 from dure.aggregation.cosines import cosines
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule
@@ -69,19 +69,21 @@ class FoolsGold(Rule):
             raise ConfigError(
                 f"FoolsGold(columns={self.columns}) is beyond the {rows.d} columns of the updates."
             )
-        state, here = _remembered(rows, call, first, end)
-        history = state["history"][here]
-        weights = foolsgold_weights(Rows(history).inner, self.confidence)
+        old = checked_state(self, call.state, "clients", "history")
+        state, here = _remembered(rows, call, old, first, end)
+        weights = foolsgold_weights(Rows(state["history"], index=here).inner, self.confidence)
         flags = () if weights.any() else ("all histories are parallel: no update was used",)
         return Decision(coefficients=weights / rows.n, scores=1.0 - weights, state=state, flags=flags)
 
 
-def _remembered(rows: Rows, call: Call, first: int, end: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _remembered(
+    rows: Rows, call: Call, old: dict[str, np.ndarray], first: int, end: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """(the state with this round's updates added, (n,) where the rows' clients are in it)."""
     wide = np.float64 if rows.dtype == np.float64 else np.float32
     if len(np.unique(call.clients)) < rows.n:
         raise DataError("FoolsGold remembers clients by their numbers, and some of clients= are equal.")
-    old = call.state or {"clients": np.zeros(0, np.int64), "history": np.zeros((0, end - first), wide)}
+    old = old or {"clients": np.zeros(0, np.int64), "history": np.zeros((0, end - first), wide)}
     if old["history"].shape[1] != end - first:
         raise DataError(
             f"FoolsGold's state holds {old['history'].shape[1]} columns, and {end - first} are compared now: it is "
@@ -91,6 +93,9 @@ def _remembered(rows: Rows, call: Call, first: int, end: int) -> tuple[dict[str,
     history = np.zeros((len(clients), end - first), wide)
     history[np.searchsorted(clients, old["clients"])] = old["history"]
     here = np.searchsorted(clients, call.clients)
-    update = rows.some_columns(np.arange(first, end))
-    history[here] += update if rows.centre is None else update - rows.centre[first:end]
+    update = rows.matrix() if end - first == rows.d else rows.some_columns(np.arange(first, end))
+    most = 2.0**500 if wide == np.float64 else float(np.finfo(wide).max)
+    for i, row in zip(here, update, strict=True):
+        total = history[i] + (row.astype(np.float64) if rows.centre is None else row - rows.centre[first:end])
+        history[i] = np.clip(total, -most, most)  # huge updates must not add up to what is not finite
     return {"clients": clients, "history": history}, here

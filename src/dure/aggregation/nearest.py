@@ -22,7 +22,7 @@ class CGE(Rule):
     """
 
     f: int
-    citation: ClassVar[str] = "Gupta and Vaidya, PODC 2020"
+    citation: ClassVar[str] = "Gupta, Liu and Vaidya, arXiv:2008.04699"
     weighting: ClassVar[str] = "selection"
 
     def __post_init__(self) -> None:

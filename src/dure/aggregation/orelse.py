@@ -69,8 +69,12 @@ class OrElse(Rule):
         return None
 
     def _admit(self, n: int, call: Call) -> None:
-        if self._refusal(n, call) is not None:
-            self.fallback._admit(n, call.of(self.fallback))
+        refusal = self._refusal(n, call)
+        if refusal is not None:
+            try:
+                self.fallback._admit(n, call.of(self.fallback))
+            except DomainError as error:
+                raise error from refusal
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         refusal = self._refusal(rows.n, call)

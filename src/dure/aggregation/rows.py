@@ -216,11 +216,14 @@ class Rows:
 
     def matrix(self) -> np.ndarray:
         """These rows as a new array (n, d) in the dtype of the source."""
-        mixing = np.eye(self.n) if self.mixing is None else self.mixing
         out = np.empty((self.n, self.d), self.dtype)
         for low, x in self._pieces():
             here = slice(low, low + x.shape[1])
-            _host().mixed(x, self.index, mixing, self._part(self.centre, here), out[:, here])
+            if self.mixing is None:
+                for i, row in enumerate(self.index):
+                    out[i, here] = x[row]
+            else:
+                _host().mixed(x, self.index, self.mixing, self._part(self.centre, here), out[:, here])
         return out
 
     def median(self, weights: np.ndarray | None = None) -> np.ndarray:

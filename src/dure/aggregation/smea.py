@@ -13,7 +13,7 @@ from dure.aggregation.mda import smallest_diameter
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule, half
 
-#: More sets than this are refused: a million take about half a minute.
+#: More sets than this are refused: a million take about a minute.
 MOST_SETS = 1_000_000
 #: Sets whose eigenvalues are computed together.
 _BATCH = 2048

@@ -1,9 +1,9 @@
 """What hostile clients do: poisoned updates, poisoned data, backdoors, and how well it worked."""
 
-from dure.attacks.adaptive import optimized_trigger
+from dure.attacks.adaptive import A3FL, optimized_trigger
 from dure.attacks.alie import ALIE, RoP, alie_zmax
 from dure.attacks.backdoor import PGD, Backdoor, ModelReplacement, Neurotoxin
-from dure.attacks.base import Attack, Scene, Sent
+from dure.attacks.base import Attack, Scene, Sent, View
 from dure.attacks.fang import FangKrum, FangTrimmedMean
 from dure.attacks.measure import attack_success_rate, honest_distance
 from dure.attacks.mimic import Mimic
@@ -13,6 +13,7 @@ from dure.attacks.poisoning import IPM, DataSizeLie, Gaussian, Huge, LabelFlip, 
 from dure.attacks.triggers import DBA, AdaptiveTrigger, EdgeCase, PixelTrigger
 
 __all__ = [
+    "A3FL",
     "ALIE",
     "DBA",
     "IPM",
@@ -40,6 +41,7 @@ __all__ = [
     "Scene",
     "Sent",
     "SignFlip",
+    "View",
     "Zero",
     "alie_zmax",
     "attack_success_rate",

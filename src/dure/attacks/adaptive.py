@@ -4,13 +4,18 @@ Zhang, Jia, Chen, Lin and Wu: A3FL: Adversarially Adaptive Backdoor Attacks to F
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dure.aggregation.checking import checked_count, checked_number
+from dure.attacks.base import View
 from dure.attacks.images import window
 from dure.attacks.triggers import AdaptiveTrigger
 from dure.errors import ConfigError, DataError
+from dure.keys import generator
+
+_LARGEST = float(np.finfo(np.float64).max)
 
 #: (inputs (n, …), labels (n,)) → d loss / d inputs, in the shape of the inputs
 Gradient = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -69,6 +74,81 @@ def optimized_trigger(
         pattern = np.clip(trigger.pattern - step_size * np.sign(slope), -bound, bound)
         trigger = replace(trigger, pattern=pattern.astype(trigger.pattern.dtype))
     return trigger
+
+
+@dataclass(frozen=True)
+class A3FL(AdaptiveTrigger):
+    """A backdoor whose trigger is found anew for the global model before every round.
+
+    The attackers look for the pattern with which the global model, and a copy of it that was hardened against the
+    trigger, call their inputs `target` (see `optimized_trigger`); then they train with it.
+
+    Args:
+        target, pattern, position, share, source, shape: see `AdaptiveTrigger`; `pattern` is where the search starts.
+        steps: sign steps in a round, at least 0; 200 in the paper.
+        step_size: of one of them, in units of the inputs.
+        bound: largest magnitude of the pattern.
+        balance: weight of the hardened copy's gradient; 0: no such copy.
+        epochs: full-batch steps of SGD that harden the copy before every sign step; 5 in the paper.
+        rate, momentum: of that SGD.
+        rows: of the attackers' inputs that are used, at most; drawn anew in every round.
+    """
+
+    steps: int = 200
+    step_size: float = 0.01
+    bound: float = 2.0
+    balance: float = 0.01
+    epochs: int = 5
+    rate: float = 0.01
+    momentum: float = 0.9
+    rows: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("steps", "epochs"):
+            checked_count(self, name, getattr(self, name))
+        checked_count(self, "rows", self.rows, 1)
+        for name in ("step_size", "bound", "rate"):
+            checked_number(self, name, getattr(self, name), 0.0, _LARGEST, "a finite number above 0")
+        checked_number(self, "balance", self.balance, -np.inf, _LARGEST, "a finite number")
+        if self.momentum:
+            checked_number(self, "momentum", self.momentum, 0.0, np.nextafter(1.0, 0.0), "in [0, 1)")
+
+    def adapt(self, view: View) -> "A3FL":  # noqa: D102
+        if not len(view.inputs):
+            return self
+        draw = generator(view.key, "adapt")
+        rows = np.sort(draw.permutation(len(view.inputs))[: self.rows])
+        inputs, targets = view.inputs[rows], view.targets[rows].astype(np.int64)
+
+        def hardened(trigger: AdaptiveTrigger) -> tuple[Gradient, float]:
+            w, velocity = view.w.astype(np.float64), np.zeros(len(view.w))
+            stamped = trigger.stamped(inputs, None)
+            for _ in range(self.epochs):
+                velocity = self.momentum * velocity + view.by_model(w.astype(view.w.dtype), stamped, targets)
+                w = w - self.rate * velocity
+            copy = w.astype(view.w.dtype)
+            length = float(np.linalg.norm(view.w) * np.linalg.norm(copy))
+            similarity = float(view.w @ copy) / length if length else 0.0
+            return (lambda x, y: view.by_inputs(copy, x, y)), similarity
+
+        found = optimized_trigger(
+            lambda x, y: view.by_inputs(view.w, x, y),
+            inputs,
+            self,
+            hardened=hardened if self.balance else None,
+            steps=self.steps,
+            step_size=self.step_size,
+            bound=self.bound,
+            balance=self.balance,
+        )
+        return replace(self, pattern=found.pattern)
+
+    def snapshot(self) -> dict[str, np.ndarray]:  # noqa: D102
+        return {"pattern": self.pattern}
+
+    def restored(self, snapshot: dict[str, np.ndarray]) -> "A3FL":  # noqa: D102
+        return replace(self, pattern=snapshot["pattern"])
 
 
 def _slope(gradient: Gradient, inputs: np.ndarray, trigger: AdaptiveTrigger) -> np.ndarray:

@@ -5,14 +5,14 @@ a factor, a norm budget, a ball and a mask. The named attacks are `Backdoor` wit
 set with them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
 import numpy as np
 
 from dure.aggregation.checking import checked_number
-from dure.attacks.base import Attack, Scene, Sent, Triggered, sent
+from dure.attacks.base import Attack, Scene, Sent, Triggered, View, sent
 from dure.errors import ConfigError, DataError
 
 _LARGEST = float(np.finfo(np.float64).max)
@@ -73,6 +73,15 @@ class Backdoor(Attack):
                 self.norm * (1 - 1e-6), lengths, out=np.ones_like(lengths), where=lengths > self.norm
             )
         return sent(scene, rows, scene.state)
+
+    def adapt(self, view: View) -> "Backdoor":  # noqa: D102
+        return replace(self, data=self.data.adapt(view))
+
+    def snapshot(self) -> dict[str, np.ndarray]:  # noqa: D102
+        return self.data.snapshot()
+
+    def restored(self, snapshot: dict[str, np.ndarray]) -> "Backdoor":  # noqa: D102
+        return replace(self, data=self.data.restored(snapshot))
 
     def poison(  # noqa: D102
         self,

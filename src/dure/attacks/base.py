@@ -6,7 +6,8 @@ pure function of arrays; what is not overridden is honest.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,13 @@ from dure.errors import ConfigError, DataError
 Knowledge = Literal["own", "updates", "rule"]
 #: inputs, labels that count as success, and which rows count
 Triggered = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 class Scene(NamedTuple):
@@ -52,6 +60,26 @@ class Sent(NamedTuple):
 
     rows: np.ndarray
     state: dict[str, np.ndarray] | None = None
+
+
+class View(NamedTuple):
+    """What attackers may look at before a round: the global model, and the rows that are theirs.
+
+    Attributes:
+        inputs: (n, …) the attackers' own clean inputs.
+        targets: (n,) their labels.
+        w: (d,) the global model's parameters.
+        by_inputs: (w, inputs, labels) → d (summed loss) / d inputs.
+        by_model: (w, inputs, labels) → d (mean loss) / d w, (d,).
+        key: an integer in [0, 2⁶³) that everything random follows from.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    w: np.ndarray
+    by_inputs: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    by_model: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    key: int
 
 
 class Attack:
@@ -93,11 +121,24 @@ class Attack:
             return Sent(own.copy(), scene.state)
         if self.knowledge == "rule" and scene.rule is None:
             raise ConfigError(f"{type(self).__name__} tries the server's rule, and the scene has rule=None.")
-        return self.craft(scene)
+        with _libraries().limit(limits=1, user_api="blas"):  # the last bits depend on the threads of a sum
+            return self.craft(scene)
 
     def craft(self, scene: Scene) -> Sent:
         """The attack itself: what `updates` returns where there is at least one attacker and one parameter."""
         return Sent(scene.own.copy(), scene.state)
+
+    def adapt(self, view: View) -> "Attack":
+        """The attack for the next round, made for the global model; itself by default."""
+        return self
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What `adapt` has changed, for a checkpoint."""
+        return {}
+
+    def restored(self, snapshot: dict[str, np.ndarray]) -> "Attack":
+        """The attack with what `snapshot` gave."""
+        return self
 
     def poison(
         self,
@@ -138,6 +179,15 @@ class Attack:
     def mask(self, previous: np.ndarray) -> np.ndarray | None:
         """(d,) bool: the coordinates that the attackers' gradients may use, from the last aggregate; None: all."""
         return None
+
+
+def adapts(attack: Attack) -> bool:
+    """Whether the attack looks at the global model before a round."""
+    for name in ("data", "attack"):  # what it is put around
+        inner = getattr(attack, name, None)
+        if isinstance(inner, Attack):
+            return adapts(inner)
+    return type(attack).adapt is not Attack.adapt
 
 
 def sent(scene: Scene, rows: np.ndarray, state: dict[str, np.ndarray] | None = None) -> Sent:

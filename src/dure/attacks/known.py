@@ -46,12 +46,22 @@ def blocks(d: int) -> Iterator[slice]:
 
 
 def products(rows: np.ndarray, origin: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
-    """(k + l, k + l) inner products of the rows minus the origin (d,), and of l further vectors (l, d) as they are."""
+    """(k + l, k + l) inner products of the rows minus the origin (d,), and of l further vectors (l, d) as they are.
+
+    All cores work on it, and their number can't be seen in a bit.
+    """
+    from dure.aggregation.kernels.host import CHUNK, in_order  # needs numba, which takes a while to load
+
     extra = np.empty((0, rows.shape[1])) if others is None else others
+
+    def part(first: int) -> np.ndarray:
+        at = slice(first, first + CHUNK)
+        piece = np.vstack([rows[:, at] - origin[at], extra[:, at]])
+        return np.asarray(piece @ piece.T)
+
     found = np.zeros((len(rows) + len(extra),) * 2)
-    for at in blocks(rows.shape[1]):
-        part = np.vstack([rows[:, at] - origin[at], extra[:, at]])
-        found += part @ part.T
+    for piece in in_order(part, range(0, rows.shape[1], CHUNK)):
+        found += piece
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from dure.aggregation.checking import checked_count, checked_number
 from dure.attacks.base import Attack, Scene, Sent, sent
 from dure.attacks.known import deviation, known, mean
-from dure.errors import ConfigError
+from dure.errors import ConfigError, DomainError
 
 _LARGEST = float(np.finfo(np.float64).max)
 
@@ -70,7 +70,10 @@ class _Optimized(Attack):
 
         def damage(tau: float) -> float:
             whole[len(scene.honest) :] = sent(scene, base + tau * direction).rows
-            moved = np.asarray(rule(whole.copy()), np.float64) - m
+            try:
+                moved = np.asarray(rule(whole.copy()), np.float64) - m
+            except DomainError:
+                return -np.inf  # the server won't aggregate this cohort either, whatever is sent
             return float(moved @ moved)
 
         best, highest = line_search(damage, self.start, self.step, self.evaluations)

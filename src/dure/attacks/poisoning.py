@@ -1,12 +1,12 @@
 """Attacks that need no search: reversed and scaled updates, noise, broken numbers, flipped labels, false sizes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from dure.aggregation.checking import checked_number
-from dure.attacks.base import Attack, Scene, Sent, Triggered, sent
+from dure.attacks.base import Attack, Scene, Sent, Triggered, View, sent
 from dure.attacks.known import known, mean
 from dure.attacks.labels import checked_class, checked_labels, relabelled
 from dure.errors import ConfigError
@@ -43,8 +43,8 @@ class IPM(Attack):
     """Inner-product manipulation ("fall of empires"): −ε times the mean m of the honest updates.
 
     Args:
-        scale: ε. 0.1 stays inside the cloud of honest updates, where distances don't betray it; above 1 the mean
-            of all changes its sign already with few attackers.
+        scale: ε. 0.1 stays inside the cloud of honest updates, where distances don't betray it; above h/b, with h
+            honest clients and b attackers, the mean of all points the other way.
     """
 
     scale: float = 0.1
@@ -185,6 +185,15 @@ class DataSizeLie(Attack):
 
     def craft(self, scene: Scene) -> Sent:  # noqa: D102
         return self.attack.updates(scene)
+
+    def adapt(self, view: View) -> "DataSizeLie":  # noqa: D102
+        return replace(self, attack=self.attack.adapt(view))
+
+    def snapshot(self) -> dict[str, np.ndarray]:  # noqa: D102
+        return self.attack.snapshot()
+
+    def restored(self, snapshot: dict[str, np.ndarray]) -> "DataSizeLie":  # noqa: D102
+        return replace(self, attack=self.attack.restored(snapshot))
 
     def poison(  # noqa: D102
         self,

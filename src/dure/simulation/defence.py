@@ -4,7 +4,7 @@ Between the clients' and the server's compiled parts: attackers put their update
 clients computed, the rule is called for each array of the update, and it is written down what it did with whom.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -100,6 +100,8 @@ class Defence:
         for name, x in snapshot.items():
             part, rest = name.split("/", 1)
             self.memory.setdefault(part, {})[rest] = x
+        if self.enemy is not None and "trigger" in self.memory:
+            self.enemy = replace(self.enemy, attack=self.enemy.attack.restored(self.memory["trigger"]))
 
     @property
     def last(self) -> np.ndarray | None:

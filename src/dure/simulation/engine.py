@@ -11,10 +11,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dure import devices, keys
 from dure.algorithms.base import Algorithm
+from dure.attacks.base import adapts
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.problem import FROZEN
 from dure.oracles.task import as_task
 from dure.simulation import hyper, schedule
+from dure.simulation.adapting import check_adapting
 from dure.simulation.cohort import Room, RoundInputs, plan_round, sizes_of
 from dure.simulation.defence import defence
 from dure.simulation.gathered import gathered_round
@@ -64,6 +66,9 @@ class Engine:
     ):
         task = as_task(task, data)
         check_parts(algorithm, task)
+        self.clean = data
+        if settings.enemy is not None and adapts(settings.enemy.attack):
+            check_adapting(task)
         data = poisoned(data, settings.enemy, settings.seed, task.input, task.target)
         settings = local_work(task, settings)
         self.task, self.data, self.settings = task, data, settings

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dure.simulation.adapting import adapted
 from dure.simulation.cohort import RoundInputs
 from dure.simulation.defence import Defence
 from dure.simulation.hostile import hooks
@@ -28,6 +29,7 @@ def gathered_round(
         if engine.settings.eager
         else (compiled_work(statics), compiled_apply(statics))
     )
+    adapted(engine, defence, number)
     given = hooks(defence.enemy, defence.last, engine.layout.size)
     columns = {**engine.columns, **engine.whole(given)}
     worked = work(engine.model, engine.numbers, columns, *engine.put(number, inputs))

@@ -98,11 +98,17 @@ def poisoned(data: Any, enemy: Hostile | None, seed: int, input: str, target: st
             f"{type(enemy.attack).__name__} changes its clients' data, and in {data.name!r} {data.clients} registered "
             f"clients share the data of {data.stored}: attack the data set before it is replicated."
         )
+    columns = poisoned_columns(data, enemy, seed, input, target)
+    return replace(data, columns={**data.columns, **columns}, name=f"{data.name}, poisoned")
+
+
+def poisoned_columns(data: Any, enemy: Hostile, seed: int, input: str, target: str) -> dict[str, np.ndarray]:
+    """The two columns of the task with the attackers' rows as the attack makes them of the clean `data`."""
     columns = {name: np.array(data.columns[name]) for name in (input, target)}
     for turn, client in enumerate(enemy.ids):
         rows = slice(int(data.offsets[client]), int(data.offsets[client + 1]))
         key = int(keys.words(seed, "poison", 0, np.array([client]), np.zeros(1, np.int64))[0] >> np.uint64(1))
-        given = columns[input][rows], columns[target][rows]
+        given = data.columns[input][rows], data.columns[target][rows]
         made = enemy.attack.poison(*given, key, data.classes, turn)
         for name, old, new in zip((input, target), given, made, strict=True):
             if np.shape(new) != old.shape:
@@ -111,7 +117,7 @@ def poisoned(data: Any, enemy: Hostile | None, seed: int, input: str, target: st
                     f"{name!r} of client {data.client_name(client)}: it must keep the shape."
                 )
             columns[name][rows] = new
-    return replace(data, columns={**data.columns, **columns}, name=f"{data.name}, poisoned")
+    return columns
 
 
 def scene(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dure.algorithms.base import has_personal
+from dure.attacks.base import adapts
 from dure.devices import as_first, in_step, is_first
 from dure.errors import RunError
 from dure.run import Run, RunWriter
@@ -57,7 +58,7 @@ class Loop:
     def _backdoor(self, test: Mapping[str, np.ndarray]) -> Evaluation | None:
         """The central test rows with the attack's trigger, and the attacker's labels on them."""
         engine = self.engine
-        enemy, task = engine.settings.enemy, engine.task
+        enemy, task = engine.settings.enemy if engine.defence is None else engine.defence.enemy, engine.task
         if enemy is None:
             return None
         found = enemy.attack.trigger(
@@ -104,6 +105,9 @@ class Loop:
         central = own = backdoor = None
         if self.central is not None and (last or round % (self.every or 1) == 0):
             central = self.central.start(engine.vector(), engine.model)
+            enemy = engine.settings.enemy
+            if self.backdoor is not None and enemy is not None and adapts(enemy.attack):
+                self.backdoor = self._backdoor(engine.data.central_test)  # with the trigger of this round
             backdoor = None if self.backdoor is None else self.backdoor.start(engine.vector(), engine.model)
         if self.own is not None and (last or (self.clients_every and round % self.clients_every == 0)):
             own = self.own.start(engine.vector(), engine.model)

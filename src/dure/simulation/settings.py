@@ -106,7 +106,7 @@ def settings(
     weight_cap: float | None = None,
     attack: Any = None,
     attackers: Any = None,
-    root: int | None = None,
+    root: Any = None,
 ) -> Settings:
     """Check the keywords against each other and against the data; the meanings are in `simulate`.
 
@@ -235,7 +235,7 @@ def check_rule(aggregator: Any, weighting: str, estimator: str, weight_cap: floa
 
 
 def check_trusted(
-    aggregator: Rule | None, root: int | None, enemy: Hostile | None, clients: int
+    aggregator: Rule | None, root: Any, enemy: Hostile | None, clients: int
 ) -> tuple[int, ...]:
     """The clients that a rule must hear in every round: those that it trusts, and the one with the root data.
 

@@ -46,7 +46,7 @@ def test_pruning_leaves_something_out():
     columns, network = every_column(9), pruned(9, [4])
     median = np.sort(columns, axis=0)[4]
     needed = [(run(np.delete(network, p, axis=0), columns)[4] != median).any() for p in range(len(network))]
-    assert sum(needed) > 0.8 * len(needed)
+    assert sum(needed) > 0.7 * len(needed)
 
 
 @pytest.mark.parametrize("rows", [33, 64, 100, 257])

@@ -40,7 +40,8 @@ def _combined(x: Any, coefficients: Any, centre: Any) -> Any:
 
 @jax.jit
 def _gram(y: Any) -> Any:
-    return jnp.einsum("id,jd->ij", y, y, precision=lax.Precision.HIGHEST)
+    found = jnp.einsum("id,jd->ij", y, y, precision=lax.Precision.HIGHEST)
+    return (found + found.T) / 2.0  # symmetric to the last bit
 
 
 def middle(x: Any, first: int, last: int) -> Any:

@@ -18,7 +18,7 @@ from dure.aggregation.kernels import columns
 from dure.aggregation.kernels.threads import one_blas_thread
 
 #: Columns in one unit of work; a multiple of `columns.BLOCK`.
-CHUNK = 4096
+CHUNK = 1024
 
 
 @lru_cache(maxsize=1)
@@ -99,21 +99,35 @@ def combined(
 
 
 def broken(x: np.ndarray, rows: np.ndarray, limit: float) -> np.ndarray:
-    """(n,) bool: rows with a number that is not finite or beyond `limit`."""
-    found = np.zeros((8, len(rows)), bool)
-    parts = list(enumerate(_ranges(x.shape[1], 8)))
-    for _ in in_order(
-        lambda p: columns.broken(x, rows, p[1][0], p[1][1], x.dtype.type(limit), found[p[0]]), parts
-    ):
-        pass
-    return np.asarray(found.any(0))
+    """(n,) bool: rows with a number that is not finite or beyond `limit`.
+
+    A row's squares have a sum of at most `limit`² if all is well, which is the fastest pass that there is; large
+    numbers may pass it too, so rows with a larger sum are looked at number by number.
+    """
+    found = np.zeros(len(rows), bool)
+    most = limit**2 if x.dtype == np.float64 else float(np.finfo(np.float32).max)
+
+    def part(here: tuple[int, int]) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = [np.dot(x[row, here[0] : here[1]], x[row, here[0] : here[1]]) for row in rows]
+        bad = np.zeros(len(rows), bool)
+        doubtful = np.flatnonzero(~(np.asarray(sums, np.float64) <= most))
+        if len(doubtful):
+            seen = np.zeros(len(doubtful), bool)
+            columns.broken(x, rows[doubtful], *here, x.dtype.type(limit), seen)
+            bad[doubtful] = seen
+        return bad
+
+    for piece in in_order(part, _ranges(x.shape[1], 8)):
+        found |= piece
+    return found
 
 
 def gram(
     x: np.ndarray, rows: np.ndarray, origin: np.ndarray | None, more: np.ndarray | None, total: np.ndarray
 ) -> None:
     """Makes total (n, n) ← total + Y Yᵀ in float64 for Y = x[rows] − origin, with the vector `more` as one more row."""
-    every = len(rows) == x.shape[0]
+    every = np.array_equal(rows, np.arange(x.shape[0]))
 
     def part(low: int) -> np.ndarray:
         here = slice(low, low + CHUNK)
