@@ -85,7 +85,8 @@ def test_what_attacks_know_and_where_they_act() -> None:
         "PixelTrigger": ("its own clients", ("data",)),
     }
     assert {name: (ATTACKS[name].knows, ATTACKS[name].acts) for name in known} == known
-    assert [e.name for e in ATTACKS.values() if not e.in_file] == ["AdaptiveTrigger", "EdgeCase"]
+    assert [e.name for e in ATTACKS.values() if not e.in_file] == ["A3FL", "AdaptiveTrigger", "EdgeCase"]
+    assert [e.name for e in ATTACKS.values() if "trigger" in e.acts] == ["A3FL"]
     assert ATTACKS["PixelTrigger"].backdoor
     assert not ATTACKS["ALIE"].backdoor
 

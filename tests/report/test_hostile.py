@@ -74,12 +74,12 @@ def test_without_an_attack_nobody_is_called_honest(make_run: Callable) -> None:
 @pytest.mark.parametrize(
     ("rule", "attack", "charts"),
     [
-        ("weighs", "ALIE", ["How far the aggregate was moved, κ", "Weight of an update (1: as in the mean)"]),
-        ("chooses", "ALIE", ["How far the aggregate was moved, κ", "Updates that the rule kept"]),
+        ("weighs", "ALIE", ["The aggregate’s error κ", "Weight of an update (1: as in the mean)"]),
+        ("chooses", "ALIE", ["The aggregate’s error κ", "Updates that the rule kept"]),
         (
             "neither",
             "Backdoor",
-            ["How far the aggregate was moved, κ", "Distance from the aggregate", "Backdoor accuracy"],
+            ["The aggregate’s error κ", "Distance from the aggregate", "Backdoor accuracy"],
         ),
     ],
 )

@@ -27,7 +27,8 @@ RULES_LEGEND = (
 )
 ATTACKS_LEGEND = (
     "knows: what the attacker must know · acts on: what is sent (update), the attackers' data, their training, the "
-    "number of examples that they claim (weight) · backdoor: how often it works is measured beside the accuracy"
+    "number of examples that they claim (weight), a trigger found anew for every round's model · backdoor: how "
+    "often it works is measured beside the accuracy"
 )
 SHORT = {
     "count as that many updates": "copies",

@@ -12,6 +12,7 @@ from dure.aggregation import PreAggregator, Rule
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call
 from dure.attacks import Attack
+from dure.attacks.base import adapts
 from dure.config import tables
 from dure.config.described import F, as_file, does, example, shared
 from dure.config.robust import unwritable
@@ -93,7 +94,7 @@ class AttackEntry:
         kind: the class.
         does: one line.
         knows: what the attacker must know.
-        acts: where it acts: "update", "data", "training", "weight".
+        acts: where it acts: "update", "data", "training", "weight"; "trigger": found anew for every round's model.
         backdoor: whether how often the backdoor works is measured.
         in_file: whether a TOML file can hold its arguments.
     """
@@ -259,6 +260,7 @@ def _attack(kind: type[Any]) -> AttackEntry:
         "data": made.poisons,
         "training": made.radius is not None or made.mask(np.zeros(D)) is not None,
         "weight": kind.weights is not Attack.weights,
+        "trigger": adapts(made),
     }
     return AttackEntry(
         kind,

@@ -112,9 +112,7 @@ def _kappa_chart(run: "Run") -> str:
         lines.append(Line("promised at most", *_series(run, "kappa_bound"), "var(--c8)", thin=True))
     elif bound is not None:
         note = f" (promised: at most {words.number(bound, 3)})"
-    return line_chart(
-        f"How far the aggregate was moved, κ{note}", lines, Axis("round", "count"), Axis("", low=0.0)
-    )
+    return line_chart(f"The aggregate’s error κ{note}", lines, Axis("round", "count"), Axis("", low=0.0))
 
 
 def _treatment_chart(run: "Run") -> str:

@@ -75,7 +75,7 @@ def _judged(frame: "pd.DataFrame", skipped: list[int], root: int) -> dict[str, A
     )
     selected, round_skipped = frame["selected"].astype(bool), frame["round"].isin(skipped)
     broken = frame["status"].str.contains(DROPPED) & ~selected & ~round_skipped
-    judged = (selected | distance.notna() | broken) & ~round_skipped & (frame["client"] != root)
+    judged = (selected | distance.notna() | broken) & (frame["client"] != root)
     broken &= judged
     used = judged & ~broken
     own = frame["weight"].where(used)
