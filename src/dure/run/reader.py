@@ -131,7 +131,10 @@ class Run:
 
     @cached_property
     def participation(self) -> "pd.DataFrame":
-        """One row per (round, client asked): examples, weight, inclusion, steps, loss, norm, status."""
+        """One row per (round, client asked): examples, weight, inclusion, steps, loss, norm, status.
+
+        With an aggregation rule also selected, rule_weight, score, distance and attacker: see `suspicion`.
+        """
         import pandas as pd
 
         frames = [pd.DataFrame(record) for record in self._records("participation") if record.get("client")]
