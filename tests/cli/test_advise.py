@@ -19,9 +19,9 @@ def test_from_options() -> None:
     assert done.exit_code == 0, done.stderr
     assert "Can a client keep state between rounds? yes (assumed)" in done.stdout
     assert "Does everyone take part in each round? yes (assumed)" in done.stdout
-    assert done.stdout.index("Start with") < done.stdout.index("Scaffold") < done.stdout.index("Out")
+    assert done.stdout.index("Start with") < done.stdout.index("WorkerMomentum") < done.stdout.index("Out")
     assert "each gives clients models of their own" in done.stdout
-    assert "are not there yet" in " ".join(done.stdout.split())
+    assert "TrimmedMean with NNM before it" in " ".join(done.stdout.split())
 
 
 def test_as_json() -> None:

@@ -31,6 +31,8 @@ def test_help_and_version_answer_without_jax() -> None:
     assert done.returncode == 0, done.stderr
     for command in ("run", "resume", "compare", "report", "list", "new", "data", "algorithms", "advise"):
         assert command in done.stdout
+    assert "aggregators" in done.stdout
+    assert "attacks" in done.stdout
 
 
 def test_new_writes_a_study_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

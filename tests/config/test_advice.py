@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 import dure
+from dure.aggregation import Median
 from dure.algorithms import ALL, Algorithm
+from dure.config import tables
 from dure.config.advice import advice, advise
+from dure.config.catalogue import entry
 from dure.config.probe import example, probe
-from dure.config.rules import CHOICES
-from dure.config.setting import alikeness, of_file
+from dure.config.rules import CHOICES, not_guarded
+from dure.config.setting import alikeness, checked, known, of_file
 from dure.errors import ConfigError
 from dure.population import Everyone, Once, Uniform
 from dure.simulation.setting import check_setting
@@ -74,11 +77,30 @@ def test_adapters_are_averaged_where_there_are_some() -> None:
 
 
 def test_attackers_get_an_honest_answer() -> None:
-    (note,) = [note for note in advise(clients=20, attackers=True).notes if note.startswith("Attackers")]
-    assert "not there yet" in note
-    # When robust rules come into the aggregation room, the note must change.
-    room = Path(dure.__file__).parent / "aggregation"
-    assert {path.stem for path in room.glob("*.py")} == {"__init__", "exact", "mean"}
+    found = advise(clients=20, attackers=True)
+    (note,) = [note for note in found.notes if note.startswith("Attackers")]
+    # What the note names is there.
+    assert "TrimmedMean" in note
+    assert "NNM" in note
+    assert "TrimmedMean" in tables.aggregators()
+    assert "NNM" in tables.pre_aggregators()
+    assert next(iter(found.start_with)) == "WorkerMomentum"
+    assert not any(note.startswith("Attackers") for note in advise(clients=20).notes)
+    assert "states" in found.out["Scaffold"]
+    assert "FedAvg" not in found.out
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+def test_what_no_rule_guards_is_out_where_there_are_attackers(method: type[Algorithm]) -> None:
+    made = example(method)
+    chosen = settings(TWENTY, aggregator=Median(f=1))
+    setting = known(checked({"clients": 20, "attackers": True}, "test", ""))
+    refused = False
+    try:
+        check_setting(made, chosen, TWENTY, probe(made).state > 0)
+    except ConfigError:
+        refused = True
+    assert (not_guarded(setting, entry(method.__name__)) is not None) == refused
 
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
@@ -110,6 +132,7 @@ def test_every_choice_is_a_method_and_is_reached() -> None:
             for personal in (False, True):
                 seen |= set(advise(clients=20, alike=alike, personal=personal, **more).start_with)
     seen |= set(advise(clients=20, adapters=True).start_with)
+    seen |= set(advise(clients=20, attackers=True).start_with)
     assert seen == {choice.method for choice in CHOICES}
 
 

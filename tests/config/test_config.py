@@ -35,7 +35,7 @@ def test_defaults_and_the_name_of_the_file(tmp_path: Path) -> None:
     [
         ("clients.epoch=5", r"clients\.epoch = 5: there's no such key\. Did you mean 'epochs'\?"),
         ("sede=3", r"sede = 3: .*Did you mean 'seed'\?"),
-        ("zzz=3", r"zzz = 3: .*Valid names: algorithm, clients, data"),
+        ("zzz=3", r"zzz = 3: .*Valid names: aggregator, algorithm, attack, clients, data"),
         ("clients.fraction=1.5", r"clients\.fraction = 1\.5: must be less than or equal to 1"),
         ("clients.fraction=0", r"clients\.fraction = 0: must be greater than 0"),
         ("clients.batch_size=0", r"clients\.batch_size = 0: must be an integer of at least 1"),

@@ -27,8 +27,14 @@ def fake_run(
     method: str = "FedAvg",
     stop: int | None = None,
     state: str = "complete",
+    rule: str | None = None,
+    attack: str | None = None,
 ) -> Run:
-    """Write a run: `broken` adds NaN losses and rejected clients, `personal` adds personal models, `stop` ends it."""
+    """Write a run: `broken` adds NaN losses and rejected clients, `personal` adds personal models, `stop` ends it.
+
+    `rule` is what an aggregation rule does ("weighs", "chooses", "neither"), `attack` the name of an attack by clients
+    0 and 1, which the rule suspects; round 3 is skipped.
+    """
     rng = np.random.default_rng(seed)
     cohort = clients if cohort is None else cohort
     counts = rng.multinomial(90, rng.dirichlet(np.full(classes, 0.5)), clients)
@@ -46,6 +52,12 @@ def fake_run(
         "clients": {"fraction": cohort / clients, "epochs": 1, "batch_size": 10, "weighting": "examples"},
         "optimizer": {"name": "sgd", "learning_rate": 0.05},
     }
+    if rule:
+        inner = {"kind": "TrimmedMean", "f": 2, "fraction": None}
+        chained = {"kind": "Chain", "before": [{"kind": "NNM", "f": 2}], "rule": inner}
+        config["aggregator"] = {"rule": chained, "too_few": "skip", "weight_cap": None}
+    if attack:
+        config["attack"] = {"kind": {"kind": attack, "z": 1.5}, "attackers": [0, 1]}
     data = {
         "name": "digits",
         "source": "UCI",
@@ -98,6 +110,8 @@ def fake_run(
                 "norm": loss,
                 "status": status,
             }
+            if rule:
+                record |= _ruled(record, columns, rule, attack, rng)
             writer.participation(r, columns)
             writer.timing({"round": r, "seconds": 0.01 + (r == 1) * 0.8, "compilations": int(r == 1)})
         if test:
@@ -129,6 +143,37 @@ def fake_run(
     writer.status(state, last, "disk full" if state == "failed" else None)
     writer.close()
     return writer.run()
+
+
+def _ruled(
+    record: dict[str, Any], columns: dict[str, Any], rule: str, attack: str | None, rng: np.random.Generator
+) -> dict[str, Any]:
+    """What a rule writes in a round; adds the clients' columns."""
+    m, bad = len(columns["client"]), np.isin(columns["client"], [0, 1])
+    unknown, skipped = np.full(m, np.nan), record["round"] == 3
+    kept = np.zeros(m, bool) if skipped else ~bad if rule != "neither" else np.ones(m, bool)
+    columns |= {
+        "selected": kept,
+        "rule_weight": kept / max(kept.sum(), 1) if rule == "weighs" and not skipped else unknown,
+        "score": unknown,
+        "distance": unknown if skipped else bad + rng.random(m),
+        "attacker": bad if attack else np.zeros(m, bool),
+    }
+    more: dict[str, Any] = {
+        "rule_selected": int(kept.sum()),
+        "rule_dropped": 0,
+        "rule_flags": [],
+        "kappa_bound": 0.9,
+    }
+    if record["round"] in (1, 2, 5):
+        more["rule_flags"] = ["more updates dropped than f"]
+    if skipped:
+        more |= {"status": "skipped: NNM needs 2f < n", "kappa_bound": None}
+    if attack:
+        more |= {"attackers": int(bad.sum())}
+        more |= {} if skipped else {"kappa": float(0.3 + 0.1 * rng.random())}
+        more |= {"backdoor_accuracy": 0.25} if attack == "Backdoor" else {}
+    return more
 
 
 @pytest.fixture

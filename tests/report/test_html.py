@@ -55,8 +55,15 @@ class Checked(HTMLParser):
         {"memory": True},
         {"personal": True},
         {"personal": True, "clients": 300, "cohort": 30, "rounds": 10},
+        {"rule": "weighs", "attack": "ALIE"},
+        {"rule": "chooses", "attack": "Backdoor", "clients": 300, "cohort": 30, "rounds": 5},
+        {"rule": "neither", "memory": True, "broken": True},
+        {"rule": "weighs", "attack": "ALIE", "stop": 0, "state": "interrupted"},
     ],
-    ids=["plain", "broken", "many", "bare", "begun", "long", "memory", "personal", "personal-many"],
+    ids=[
+        *("plain", "broken", "many", "bare", "begun", "long", "memory", "personal", "personal-many"),
+        *("attacked", "backdoor", "ruled", "ruled-begun"),
+    ],
 )
 def test_the_report_is_one_whole_page_that_fetches_nothing(make_run: Callable, options: dict) -> None:
     run = make_run(**options)

@@ -85,6 +85,12 @@ def test_the_mean_as_a_rule_is_the_exact_mean() -> None:
         np.testing.assert_allclose(as_rule, after(3, weighting=weighting), rtol=1e-6, atol=1e-8)
 
 
+def test_an_infinite_cap_leaves_the_weights_as_they_are() -> None:
+    free = after(1, aggregator=Mean(), weighting="examples", weight_cap=math.inf)
+    assert np.array_equal(free, after(1, aggregator=Mean(), weighting="examples"))
+    assert not np.array_equal(free, after(1, aggregator=Mean(), weighting="examples", weight_cap=1.0))
+
+
 def test_a_robust_rule_weighs_clients_alike_unless_told_otherwise() -> None:
     own = updates(np.zeros(3))[WORKING]
     sizes = np.array(SIZES)[WORKING]

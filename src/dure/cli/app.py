@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dure.cli import advise, catalogues, looks, new
+from dure.cli import advise, catalogues, defences, looks, new
 from dure.cli.terminal import STOPPED, complain, err, guarded, out
 from dure.errors import ConfigError, DureError
 
@@ -172,4 +172,6 @@ app.command("list")(looks.list_runs)
 app.command()(new.new)
 app.command()(catalogues.data)
 app.command()(catalogues.algorithms)
+app.command()(defences.aggregators)
+app.command()(defences.attacks)
 app.command()(advise.advise)

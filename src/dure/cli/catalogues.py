@@ -99,8 +99,8 @@ def show_one(console: "Console", entry: "Entry") -> None:
             console.print(Text(indent(part, "  ")), soft_wrap=True)
             console.print()
         else:
-            console.print(_inset(" ".join(part.split()), below=1))
-    _heading(console, "Hyper-parameters")
+            console.print(inset(" ".join(part.split()), below=1))
+    heading(console, "Hyper-parameters")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for p in hyper_parameters(entry.method):
         default = "from the data" if p.inferred else "must be given" if p.default is None else p.default
@@ -108,24 +108,26 @@ def show_one(console: "Console", entry: "Entry") -> None:
     if table.row_count:
         console.print(Padding(table, (0, 0, 0, 2), expand=False))
     doc = " ".join((entry.method.__doc__ or "").split())
-    console.print(_inset(doc, "dim", below=1))
-    _heading(console, "Needs")
+    console.print(inset(doc, "dim", below=1))
+    heading(console, "Needs")
     for line in needs(entry):
-        console.print(_inset(f"· {line}"))
+        console.print(inset(f"· {line}"))
     console.print()
-    _heading(console, "In a file")
+    heading(console, "In a file")
     console.print(Text(indent(_section(entry), "  ")), soft_wrap=True)
     if entry.method.citation:
         console.print()
-        _heading(console, "Please cite")
-        console.print(_inset(entry.method.citation))
+        heading(console, "Please cite")
+        console.print(inset(entry.method.citation))
 
 
-def _inset(text: str, style: str = "", below: int = 0) -> Padding:
+def inset(text: str, style: str = "", below: int = 0) -> Padding:
+    """A paragraph, a little to the right."""
     return Padding(Text(text, style=style), (0, 0, below, 2), expand=False)
 
 
-def _heading(console: "Console", text: str) -> None:
+def heading(console: "Console", text: str) -> None:
+    """A title above what follows."""
     console.print(Text(text, style="bold cyan"))
 
 

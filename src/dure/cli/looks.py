@@ -104,7 +104,7 @@ def compare(
 ) -> None:
     """Overlay runs: curves over uplink bytes and rounds, mean and 95 % band over seeds, cost to a target."""
     with guarded():
-        from dure.report import html, personal
+        from dure.report import hostile, html, personal, words
         from dure.report.curves import group_by_study, to_target
 
         opened = _opened(runs)
@@ -119,6 +119,9 @@ def compare(
             rows = [dict(vars(row)) for row in reached]
             for line in rows if served else []:
                 line["personal"] = vars(served[line["label"]])
+            for line in rows:
+                first = groups[line["label"]][0]
+                line |= {"rule": words.rule_of(first) or None, "attack": words.attack_of(first) or None}
             typer.echo(
                 json.dumps({"metric": key, "target": target, "studies": rows}, indent=2, ensure_ascii=False)
             )
@@ -132,6 +135,9 @@ def compare(
             if own is not None:
                 out.print()
                 out.print(_personal(served, own))
+            if hostile.are_there(groups):
+                out.print()
+                out.print(_hostile(groups))
             out.print("  ".join(map(str, paths)), markup=False, soft_wrap=True)
         _show(paths[0], open_)
 
@@ -146,6 +152,18 @@ def _personal(served: "Mapping[str, Served]", metric: str) -> Table:
         table.add_column(head, justify="left" if i == 0 else "right")
     for label, row in served.items():
         table.add_row(*personal.cells(label, row, metric, gain))
+    return table
+
+
+def _hostile(groups: "Mapping[str, list[Run]]") -> Table:
+    """The rules and the attacks, and how the ones held against the others."""
+    from dure.report import hostile
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, head in enumerate(hostile.head()):
+        table.add_column(head, justify="left" if i < 3 else "right")
+    for label, runs in groups.items():
+        table.add_row(*hostile.cells(label, runs))
     return table
 
 

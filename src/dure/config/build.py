@@ -12,6 +12,7 @@ from dure.config.keywords import check_population, keywords, without_unused
 from dure.config.load import problems, study
 from dure.config.methods import choose
 from dure.config.probe import probe
+from dure.config.robust import defence, with_weights
 from dure.config.signature import arguments
 from dure.config.study import Study, without_none
 from dure.errors import ConfigError, DataError
@@ -43,6 +44,8 @@ def build(plan: Study, source: str = "The configuration") -> Built:
         ConfigError: an unknown name or argument, or one that doesn't fit the data.
         DataError: the data can't be loaded.
     """
+    hostile, hostile_config = defence(plan, source)
+    plan = with_weights(plan, hostile.get("aggregator"))
     config = plan.resolved()
     chosen = choose(plan, source)
     data, data_config = load_data(plan, source)
@@ -50,10 +53,11 @@ def build(plan: Study, source: str = "The configuration") -> Built:
     method, algorithm_config = chosen.made(data, source)
     model, model_config = _model(plan, data, source)
     config |= {"algorithm": algorithm_config, "data": data_config, "model": model_config}
+    config |= without_none(_jsonable(hostile_config))
     task = _task(plan, model, model_config["name"], data)
     config["task"] = {"name": task.name, "metrics": [metric.name for metric in task.metrics]}
     plan, notes = without_unused(plan, config, chosen.name, probe(method).asks)
-    return Built(method, task, data, keywords(plan), config, notes)
+    return Built(method, task, data, {**keywords(plan), **hostile}, config, notes)
 
 
 def rebuild(config: Mapping[str, Any]) -> Built:

@@ -62,6 +62,18 @@ def check_population(plan: Study, clients: int, source: str) -> None:
         raise ConfigError(
             f"{source}: clients.per_round = {chosen.per_round} is more than the {clients} clients of the data."
         )
+    if plan.attack is not None:
+        many = plan.attack.attackers
+        if isinstance(many, int) and many > clients:
+            raise ConfigError(
+                f"{source}: attack.attackers = {many} is more than the {clients} clients of the data."
+            )
+        beyond = [client for client in many if client >= clients] if isinstance(many, list) else []
+        if beyond:
+            raise ConfigError(
+                f"{source}: attack.attackers names client {beyond[0]}, and the data have {clients} clients, "
+                f"numbered 0 to {clients - 1}."
+            )
     if chosen.sampler == "once":
         assert chosen.per_round is not None
         cohorts = clients // chosen.per_round

@@ -8,6 +8,7 @@ what follows from it.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dure.algorithms import Algorithm
 from dure.config.catalogue import Entry
 from dure.config.setting import Known
 
@@ -74,6 +75,19 @@ def not_wanted(s: Known, e: Entry) -> str | None:
     return None
 
 
+def not_guarded(s: Known, e: Entry) -> str | None:
+    """Does a rule that leaves hostile updates out guard all that the server takes of the clients?"""
+    if not s.attackers:
+        return None
+    if e.survey:
+        return "first takes the mean of what clients say, which no aggregation rule guards"
+    if e.needs.everyone or e.needs.mean_of_states:
+        return "keeps a mean over all clients' states, which is wrong as soon as a rule leaves an update out"
+    if e.method.receive is not Algorithm.receive:
+        return "makes what it averages of the updates on the server, and robust rules are about the updates themselves"
+    return None
+
+
 RULES: tuple[Callable[[Known, Entry], str | None], ...] = (
     keeps_nothing,
     comes_seldom,
@@ -81,6 +95,7 @@ RULES: tuple[Callable[[Known, Entry], str | None], ...] = (
     not_wanted,
     no_adapters,
     costs_too_much,
+    not_guarded,
 )
 
 # ----- what to start with -------------------------------------------------------------------------------------
@@ -100,6 +115,11 @@ def _drift(s: Known) -> bool:
 
 #: In the order in which to try them; what is out is passed over, and the first `MOST` remain.
 CHOICES: tuple[Choice, ...] = (
+    Choice(
+        "WorkerMomentum",
+        lambda s: s.attackers and not s.adapters and not s.personal,
+        "averages a client's updates over rounds, so that attackers have less noise to hide in",
+    ),
     Choice(
         "FFALoRA",
         lambda s: s.adapters,
@@ -201,11 +221,10 @@ MOST = 5
 NOTES: tuple[tuple[Callable[[Known], bool], str], ...] = (
     (
         lambda s: s.attackers,
-        "Attackers: nothing listed here withstands a client that sends a false update. This version aggregates by "
-        "the weighted mean only, which one client can pull anywhere; updates that are not finite or far too large "
-        "are set aside, and no more. Robust rules (median, trimmed mean, Krum, …) belong to the aggregation room "
-        "and are not there yet. Methods that send one model leave less to poison than those that send controls "
-        "or gradients too.",
+        "Attackers: the mean withstands nobody, whatever the method. Give an aggregation rule too, [aggregator] in a "
+        "file, and reckon with f, the most clients of a round that may be hostile: TrimmedMean with NNM before it "
+        "is a good start (dure aggregators lists all). Then attack it in a simulation (dure attacks) and look whom it "
+        "suspects. Where honest clients differ much, no rule can tell them from careful attackers.",
     ),
     (
         lambda s: s.alike == "strong" and not s.personal,

@@ -60,4 +60,4 @@ def arguments(
 
 def _tupled(value: Any, strict: bool) -> Any:
     """TOML has lists where a signature has tuples, which only a strict check tells apart."""
-    return tuple(value) if strict and isinstance(value, list) else value
+    return tuple(_tupled(item, strict) for item in value) if strict and isinstance(value, list) else value

@@ -1,7 +1,7 @@
 """The sections of a study's TOML file: every key, its type and range, and what excludes what.
 
-Sections with a name (data, partition, model, algorithm) also take the named thing's own arguments, which
-`build` checks against its signature.
+Sections with a name (data, partition, model, algorithm, aggregator, attack) also take the named thing's own
+arguments, which `build` checks against its signature.
 """
 
 import math
@@ -24,6 +24,29 @@ def _batch(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     raise ValueError('must be an integer of at least 1, or "all" for all of a client\'s examples at once')
+
+
+def _cap(value: Any) -> Any:
+    """JSON has no inf, so that it is kept as a text."""
+    if value is None or value == "inf" or value == math.inf:
+        return None if value is None else "inf"
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise ValueError('must be a number of at least 1, or "inf" for no cap')
+
+
+def _attackers(value: Any) -> Any:
+    """A number of clients, or client numbers."""
+    several = isinstance(value, list) and all(_is_count(one) for one in value)
+    if not _is_count(value) and not several:
+        raise ValueError("must be a number of clients, or a list of client numbers")
+    if isinstance(value, list) and len(set(value)) < len(value):
+        raise ValueError("names a client twice")
+    return value
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 class Section(BaseModel):
@@ -89,6 +112,32 @@ class Algorithm(Named):
     """[algorithm]: a method of `dure algorithms` with its hyper-parameters."""
 
     name: str = "FedAvg"
+
+
+class Aggregator(Named):
+    """[aggregator]: a rule of `dure aggregators` with its arguments, which sees every update on its own.
+
+    Attributes:
+        before: pre-aggregators, in this order, as tables with a name and arguments.
+        too_few: what becomes of a round with too few updates for the rule: "skip" keeps the model, "raise" stops.
+        weight_cap: a client's weight counts at most this many times the cohort's median; "inf": as it is.
+        root: for FLTrust, the number of the client whose data stand for the server's clean root data.
+    """
+
+    before: list[dict[str, Any]] = []
+    too_few: Literal["skip", "raise"] = "skip"
+    weight_cap: Annotated[Any, BeforeValidator(_cap)] = None
+    root: Annotated[int, Field(ge=0)] | None = None
+
+
+class Attack(Named):
+    """[attack]: an attack of `dure attacks` with its arguments, and the clients that it controls.
+
+    Attributes:
+        attackers: how many of them, drawn by the study's seed; or their numbers.
+    """
+
+    attackers: Annotated[Any, BeforeValidator(_attackers)]
 
 
 class Clients(Section):
@@ -246,6 +295,8 @@ class Study(Section):
     algorithm: Algorithm = Algorithm()
     task: Task = Task()
     clients: Clients = Clients()
+    aggregator: Aggregator | None = None
+    attack: Attack | None = None
     optimizer: Optimizer = Optimizer()
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()

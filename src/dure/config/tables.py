@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from dure.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
+    from dure.aggregation import PreAggregator, Rule
     from dure.algorithms import Algorithm
+    from dure.attacks import Attack
 
 #: [data] name → loader.
 DATA: Mapping[str, str] = {
@@ -63,6 +65,36 @@ def algorithms() -> dict[str, "type[Algorithm]"]:
     from dure.algorithms import ALL
 
     return {method.__name__: method for method in ALL}
+
+
+def aggregators() -> dict[str, "type[Rule]"]:
+    """[aggregator] name → rule, for all that the library has. A chain has no name: it is written with `before`."""
+    from dure.aggregation import Chain, Rule
+
+    return {name: rule for name, rule in _public("aggregation", Rule).items() if rule is not Chain}
+
+
+def pre_aggregators() -> dict[str, "type[PreAggregator]"]:
+    """[aggregator] before → pre-aggregator."""
+    from dure.aggregation import PreAggregator
+
+    return _public("aggregation", PreAggregator)
+
+
+def attacks() -> dict[str, "type[Attack]"]:
+    """[attack] name → attack."""
+    from dure.attacks import Attack
+
+    return _public("attacks", Attack)
+
+
+def _public(package: str, base: type[Any]) -> dict[str, Any]:
+    """The public classes of a package that are of a kind, without the kind itself."""
+    module = import_module(f"dure.{package}")
+    there = {name: getattr(module, name) for name in module.__all__}
+    return {
+        name: x for name, x in there.items() if isinstance(x, type) and issubclass(x, base) and x is not base
+    }
 
 
 def find(kind: str, table: Mapping[str, Any], name: str) -> tuple[str, Any]:

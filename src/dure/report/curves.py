@@ -149,6 +149,9 @@ def _without_seed(config: Mapping[str, Any]) -> dict[str, Any]:
     data = same.get("data")
     if isinstance(data, Mapping):
         same["data"] = {k: v for k, v in data.items() if k != "fingerprint"}
+    attack = same.get("attack")
+    if isinstance(attack, Mapping) and not config.get("experiment"):  # who is hostile was drawn by the seed
+        same["attack"] = {**attack, "attackers": len(attack.get("attackers") or [])}
     return same
 
 

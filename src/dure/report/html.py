@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dure.errors import RunError
-from dure.report import personal, population, sections, words
+from dure.report import hostile, personal, population, sections, words
 from dure.report.curves import Curve, Reached, curve
 from dure.report.svg import Axis, Line, line_chart
 
@@ -58,6 +58,7 @@ def report_html(run: "Run") -> str:
             + (" and of the client’s own." if personal.metric_of([run]) else "."),
             population.accuracy_picture(run),
         ),
+        sections.section("Hostile clients", hostile.lead(run), hostile.body(run)),
         sections.section("What the clients have", _data_sentence(run.data), population.class_picture(run)),
         sections.section(
             "Trouble", "Clients that hold a round up, and updates that were left out.", sections.trouble(run)
@@ -98,6 +99,7 @@ def compare_html(
         + sections.section("Curves", how, f'<div class="grid2">{"".join(charts)}</div>')
         + sections.section("Cost", aim, f'<div class="card">{cost}</div>')
         + sections.section("Personal models", _PERSONAL, _served(groups))
+        + sections.section("Hostile clients", _HOSTILE, _defended(groups))
     )
     return page("Comparison", body, next(iter(groups.values()))[0].environment)
 
@@ -140,6 +142,10 @@ def notebook_card(run: "Run") -> str:
     rows = [("state", words.state_sentence(run))]
     if key:
         rows.append((words.label(key), words.metric(key, float(run.final[key]))))
+    if words.rule_of(run):
+        rows.append(("rule", words.rule_of(run)))
+    if words.attack_of(run):
+        rows.append(("attack", words.attack_of(run)))
     rows.append(("uplink", words.bytes_(words.uplink(run))))
     spent = words.wall_seconds(run)
     if spent is not None:
@@ -211,6 +217,19 @@ def _served(groups: Mapping[str, Sequence["Run"]]) -> str:
     gain = any(row.gain is not None for row in found.values())
     rows = [personal.cells(label, row, metric, gain) for label, row in found.items()]
     return f'<div class="card">{sections.table(personal.head(gain), rows)}</div>'
+
+
+_HOSTILE = (
+    "κ is the squared distance of the aggregate from the honest updates’ mean, over their variance: measured in every "
+    "round, as far as an attack was simulated. Means over rounds and seeds."
+)
+
+
+def _defended(groups: Mapping[str, Sequence["Run"]]) -> str:
+    if not hostile.are_there(groups):
+        return ""
+    rows = [hostile.cells(label, runs) for label, runs in groups.items()]
+    return f'<div class="card">{sections.table(hostile.head(), rows, frozenset({1, 2}))}</div>'
 
 
 def _bands(curves: Mapping[str, Curve], x: str) -> list[Line]:

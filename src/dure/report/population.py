@@ -5,7 +5,6 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from dure.report import words
-from dure.report.sections import client_name
 from dure.report.svg import heat_map, histogram
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def _matrix(run: "Run", counts: Sequence[Sequence[int]], names: Sequence[str]) -
     cells.append('<span class="sum">examples</span>')
     for client, row in zip(shown, counts, strict=True):
         total = sum(row)
-        cells.append(f'<span class="who">{escape(client_name(run, int(client)))}</span>')
+        cells.append(f'<span class="who">{escape(run.client_name(int(client)))}</span>')
         for name, count in zip(names, row, strict=True):
             share = count / total if total else 0.0
             # √ makes the small shares visible; the number says the rest.
@@ -117,7 +116,7 @@ def _each(run: "Run", last: "pd.DataFrame", own: bool) -> str:
     title = "Every client" if len(ordered) <= NAMED else "The twelve worst served"
     bars = []
     for i, row in enumerate(shown.to_dict("records")):
-        name = str(row.get("name") or client_name(run, int(row["client"])))
+        name = str(row.get("name") or run.client_name(int(row["client"])))
         css = "fill worst" if i == 0 and len(shown) > 1 else "fill"
         size = (
             f" of {int(row['examples']):,}"

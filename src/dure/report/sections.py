@@ -42,34 +42,35 @@ def tiles(run: "Run") -> str:
     if key:
         top = words.best(run, key)
         note = f"best {words.metric(key, top[0], 1)}, round {top[1]:,}" if top else ""
-        parts.append(_tile(words.label(key), words.metric(key, float(run.final[key])), note, first=True))
+        parts.append(tile(words.label(key), words.metric(key, float(run.final[key])), note, first=True))
     parts.append(
-        _tile("uplink", words.bytes_(words.uplink(run)), f"downlink {words.bytes_(words.downlink(run))}")
+        tile("uplink", words.bytes_(words.uplink(run)), f"downlink {words.bytes_(words.downlink(run))}")
     )
     trained = [record for record in run.rounds if int(record["round"]) > 0]
     rounds = run.status.get("rounds")
-    parts.append(_tile("rounds", f"{len(trained):,}", f"of {rounds:,}" if rounds else ""))
+    parts.append(tile("rounds", f"{len(trained):,}", f"of {rounds:,}" if rounds else ""))
     if run.data.get("clients"):
         asked = [int(record["clients"]) for record in trained if record.get("clients") is not None]
         note = f"{words.number(sum(asked) / len(asked), 3)} a round" if asked else ""
-        parts.append(_tile("clients", f"{int(run.data['clients']):,}", note))
+        parts.append(tile("clients", f"{int(run.data['clients']):,}", note))
     worst = run.final.get("client_accuracy_worst")
     if worst is not None:
         p10 = run.final.get("client_accuracy_p10")
-        parts.append(_tile("worst client", words.percent(worst), f"10th pct {words.percent(p10, 1)}"))
+        parts.append(tile("worst client", words.percent(worst), f"10th pct {words.percent(p10, 1)}"))
     own = run.final.get("client_personal_accuracy_mean")
     if own is not None:
         least = run.final.get("client_personal_accuracy_worst")
-        parts.append(_tile("personal models", words.percent(own), f"worst {words.percent(least, 1)}"))
+        parts.append(tile("personal models", words.percent(own), f"worst {words.percent(least, 1)}"))
     spent = words.wall_seconds(run)
     if spent is not None:
         compiled = sum(int(t.get("compilations") or 0) for t in run.timings)
         note = f"host; {words.plural(compiled, 'compilation')}" if compiled else "on the host"
-        parts.append(_tile("time", words.seconds(spent), note))
+        parts.append(tile("time", words.seconds(spent), note))
     return f'<div class="tiles">{"".join(parts)}</div>'
 
 
-def _tile(name: str, value: str, note: str, first: bool = False) -> str:
+def tile(name: str, value: str, note: str, first: bool = False) -> str:
+    """One number with its name and a few words on it."""
     css = "tile first" if first else "tile"
     return (
         f'<div class="{css}"><div class="name">{escape(name)}</div><div class="value">{escape(value)}</div>'
@@ -182,7 +183,7 @@ def trouble(run: "Run") -> str:
         slow = by.sort_values(["each", "total"], ascending=False).head(8)
         unit = "seconds" if work == "seconds" else "local steps"
         rows = [
-            [client_name(run, int(str(client))), words.number(float(row["each"])), f"{int(row['rounds']):,}"]
+            [run.client_name(int(str(client))), words.number(float(row["each"])), f"{int(row['rounds']):,}"]
             for client, row in slow.iterrows()
         ]
         note = (
@@ -201,7 +202,7 @@ def trouble(run: "Run") -> str:
         reasons = bad["status"].value_counts()
         total = ", ".join(f"{reason} {count:,}×" for reason, count in reasons.items())
         rows = [
-            [f"{row['round']:,}", client_name(run, int(row["client"])), str(row["status"])]
+            [f"{row['round']:,}", run.client_name(int(row["client"])), str(row["status"])]
             for row in bad.head(20).to_dict("records")
         ]
         more = (
@@ -221,15 +222,6 @@ def _lost_rounds(run: "Run") -> str:
         return ""
     which = ", ".join(lost[:20]) + (", …" if len(lost) > 20 else "")
     return f'<p class="muted">Rounds without any usable update, which kept the model: {which}</p>'
-
-
-def client_name(run: "Run", client: int) -> str:
-    """A client's name if the data have names, else its number."""
-    names = run.data.get("client_names")
-    shown = run.data.get("shown_clients") or []
-    if names and client in shown:
-        return str(names[shown.index(client)])
-    return str(client)
 
 
 def experiment(run: "Run") -> dict[str, Any]:

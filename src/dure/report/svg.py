@@ -93,7 +93,8 @@ def line_chart(
     margin = 0.06 * (max(ys) - min(ys))
     low = max(0.0, min(ys) - margin) if min(ys) >= 0 else min(ys) - margin
     high = min(1.0, max(ys) + margin) if y.kind == "percent" and max(ys) <= 1 else max(ys) + margin
-    y = Axis(y.label, y.kind, low, high)
+    low = low if y.low is None else y.low
+    y = Axis(y.label, y.kind, low, high if high > low else low + 1.0)
     x, y = scaled(x, xs, zero=True), scaled(y, ys)
     drawn = "".join(_band(line, x, y) for line in lines) + "".join(_path(line, x, y) for line in lines)
     if target is not None and 0 <= y.at(target) <= 100:

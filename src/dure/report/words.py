@@ -130,7 +130,49 @@ def wall_seconds(run: "Run") -> float | None:
 def title_of(run: "Run") -> str:
     """Such as "FedAvg · digits · softmax_regression", of what the configuration names."""
     parts = [name_of(run.config.get(part)) for part in ("algorithm", "data", "model")]
+    attack = attack_of(run)
+    parts += [rule_of(run), f"against {attack}" if attack else ""]
     return " · ".join(part for part in parts if part)
+
+
+def parts_of(run: "Run") -> list[str]:
+    """The names of the aggregation rule's parts, pre-aggregators first; none for a run without a rule."""
+    return [str(part["kind"]) for part in _rule_parts(run)]
+
+
+def reckoned(run: "Run") -> str:
+    """f, the hostile clients that the rule reckons with; empty where it names none."""
+    named = {part["f"]: None for part in _rule_parts(run) if part.get("f") is not None}
+    return ", ".join(map(str, named))
+
+
+def rule_of(run: "Run") -> str:
+    """Such as "NNM + TrimmedMean (f = 3)"; empty for a run without an aggregation rule."""
+    f = reckoned(run)
+    return " + ".join(parts_of(run)) + (f" (f = {f})" if f else "")
+
+
+def attack_of(run: "Run") -> str:
+    """Such as "ALIE, 3 attackers"; empty for a run without an attack."""
+    attack = run.config.get("attack")
+    if not attack:
+        return ""
+    names, kind = [], attack.get("kind")
+    while isinstance(kind, dict):  # from a backdoor to its trigger
+        names.append(str(kind["kind"]))
+        kind = kind.get("data") or kind.get("attack")
+    return (
+        f"{' with '.join(names) or name_of(kind)}, {plural(len(attack.get('attackers') or []), 'attacker')}"
+    )
+
+
+def _rule_parts(run: "Run") -> list[dict[str, Any]]:
+    rule = (run.config.get("aggregator") or {}).get("rule")
+    if not isinstance(rule, dict):
+        return [] if rule is None else [{"kind": str(rule)}]
+    if isinstance(rule.get("before"), list) and isinstance(rule.get("rule"), dict):
+        return [*rule["before"], rule["rule"]]
+    return [rule]
 
 
 def name_of(section: Any) -> str:
@@ -175,6 +217,31 @@ def summary(run: "Run") -> str:
     rejected = sum(int(record.get("rejected") or 0) for record in run.rounds)
     if rejected:
         lines.append(f"  {plural(rejected, 'update')} set aside (see run.participation)")
+    lines += _defence(run)
     if run.directory is not None:
         lines.append(f"  {run.directory}")
     return "\n".join(lines)
+
+
+def _defence(run: "Run") -> list[str]:
+    """What the aggregation rule did, for the summary."""
+    if not rule_of(run):
+        return []
+    totals = {
+        key: sum(int(record.get(key) or 0) for record in run.rounds) for key in ("clients", "rule_selected")
+    }
+    skipped = sum(str(record.get("status", "")).startswith("skipped") for record in run.rounds)
+    kept = f"kept {totals['rule_selected']:,} of {plural(totals['clients'], 'update')}"
+    more = f", {plural(skipped, 'round')} skipped" if skipped else ""
+    lines = [f"  {rule_of(run)}: {kept}{more} (see run.suspicion())"]
+    known = [float(record["kappa"]) for record in run.rounds if record.get("kappa") is not None]
+    if known:
+        bound = max(
+            (float(r["kappa_bound"]) for r in run.rounds if r.get("kappa_bound") is not None), default=None
+        )
+        promised = f", promised at most {number(bound, 3)}" if bound is not None else ""
+        lines.append(f"  against {attack_of(run)}: κ at most {number(max(known), 3)}{promised}")
+    backdoor = run.final.get("backdoor_accuracy")
+    if backdoor is not None:
+        lines.append(f"  the backdoor works on {percent(backdoor)} of the test rows with its trigger")
+    return lines

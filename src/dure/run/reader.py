@@ -131,13 +131,57 @@ class Run:
 
     @cached_property
     def participation(self) -> "pd.DataFrame":
-        """One row per (round, client asked): examples, weight, inclusion, steps, loss, norm, status."""
+        """One row per (round, client asked): examples, weight, inclusion, steps, loss, norm, status.
+
+        With an aggregation rule also selected, rule_weight, score, distance and attacker: see `suspicion`.
+        """
         import pandas as pd
 
         frames = [pd.DataFrame(record) for record in self._records("participation") if record.get("client")]
         if not frames:
             return pd.DataFrame(columns=["round", "client", "examples", "weight", "status"])
         return pd.concat(frames, ignore_index=True)
+
+    def suspicion(self) -> "pd.DataFrame":
+        """What the aggregation rule thought of each client that was asked: one row a client, the most suspect first.
+
+        Columns:
+            client, name: who.
+            suspicion: in [0, 1], the mean over the rounds in which the rule judged the client's update: 1 where it was
+                dropped; else the mean of 1 − min(1, relative weight) and of the rank of the rule's score, as far as the
+                rule has them (a rule that chooses but doesn't weigh: 1 where the update was not kept). For a rule that
+                has neither, such as a median, the rank of the distance: no judgement of the rule, and an attack that
+                hides in the middle looks innocent. NaN if the rule never saw an update of the client, such as the
+                server's own (`root`). Rows are sorted by it, equal ones by client.
+            rounds: in which the client was asked.
+            judged: rounds in which the rule saw its update; without those that were lost, empty or skipped.
+            kept: the share of the judged rounds in which the rule kept the update, in [0, 1].
+            dropped: how often the update was not finite.
+            relative_weight: mean of what the update counted for, over what it counts for in the plain mean with the
+                clients' weights (with equal ones: n times its weight); 1 is as in the mean, NaN where the aggregate is
+                no combination of updates.
+            score_rank: mean rank of the rule's own score among the round's, from 0 to 1 (the most suspect); NaN for a
+                rule without scores.
+            distance_rank: mean rank of the distance from the aggregate among the round's, from 0 (nearest) to 1.
+            last_round: in which the client was asked last.
+            attacker: whether it was the attacker's, which a simulation knows.
+
+        A run without an aggregation rule gives a table with these columns and no rows.
+        """
+        from dure.run.suspicion import suspicion
+
+        return suspicion(self)
+
+    def client_name(self, client: int) -> str:
+        """A client's name if the data have names, else its number."""
+        return self._names.get(client, str(client))
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        names, shown = self.data.get("client_names"), self.data.get("shown_clients")
+        return (
+            {} if names is None or shown is None else dict(zip(map(int, shown), map(str, names), strict=True))
+        )
 
     @cached_property
     def clients(self) -> "pd.DataFrame":

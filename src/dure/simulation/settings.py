@@ -188,7 +188,7 @@ def settings(
         executor,
         aggregator,
         too_few,
-        weight_cap,
+        None if weight_cap == math.inf else weight_cap,
         enemy,
         root,
         always,
