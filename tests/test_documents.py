@@ -52,7 +52,15 @@ def test_python_in_pages_runs(page: Path, tmp_path: Path) -> None:
     run(["-c", "\n".join(parts)], tmp_path)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)
+#: Examples whose page runs nearly the same code.
+LONG = {"lora.py", "pytorch.py", "distillation.py"}
+
+
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(p, marks=pytest.mark.slow if p.name in LONG else ()) for p in EXAMPLES],
+    ids=lambda p: p.name,
+)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     run([str(example)], tmp_path)
 

@@ -486,6 +486,7 @@ def example() -> Any:
     return module
 
 
+@pytest.mark.slow  # examples and pages train it too
 def test_a_transformer_learns_its_clients_dialects() -> None:
     """Pretrained, then adapted: it starts at the base, gains, and is the merged model that was evaluated."""
     it = example()

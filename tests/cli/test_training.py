@@ -111,7 +111,9 @@ def test_data_can_be_dealt_out_anew(study: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
-@pytest.mark.parametrize(("sign", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("sign", "code"), [pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+)
 def test_a_stopped_run_is_resumed_bit_for_bit(study: Path, sign: signal.Signals, code: int) -> None:
     long = [
         "--set",
@@ -139,6 +141,7 @@ def test_a_stopped_run_is_resumed_bit_for_bit(study: Path, sign: signal.Signals,
     assert "complete already" in again.stdout
 
 
+@pytest.mark.slow  # tests/simulation/test_resume.py resumes methods with client state
 def test_a_method_with_client_state_is_resumed_bit_for_bit(study: Path) -> None:
     """SCAFFOLD on a sample whose uploads get lost: controls, sampler and losses go on where they were."""
     from dure import config
@@ -171,7 +174,9 @@ def test_a_method_with_client_state_is_resumed_bit_for_bit(study: Path) -> None:
         assert Path("cut", name).read_bytes() == Path("whole", name).read_bytes(), name
 
 
-@pytest.mark.parametrize("method", ["FedSGD", "PFedMe", "FedOpt", "FedADMM"])
+@pytest.mark.parametrize(
+    "method", ["FedSGD", pytest.param("PFedMe", marks=pytest.mark.slow), "FedOpt", "FedADMM"]
+)
 def test_methods_whose_files_say_more_or_less_than_others_are_resumed(study: Path, method: str) -> None:
     """Without a local optimizer, with a server's own, with a regulariser: the saved file makes the same method."""
     more = {"FedADMM": ", proximal={name='L1', strength=0.001}"}.get(method, "")

@@ -161,7 +161,7 @@ def normalised() -> nn.Module:
 
 @pytest.mark.parametrize(
     ("make", "algorithm"),
-    [(convolutional, dure.FedAvg()), (normalised, dure.Scaffold())],
+    [pytest.param(convolutional, dure.FedAvg(), marks=pytest.mark.slow), (normalised, dure.Scaffold())],
     ids=lambda a: a.__name__ if callable(a) else "",
 )
 def test_a_module_gives_the_same_bits(
