@@ -37,8 +37,9 @@ def in_torch(rule: str, arguments: dict[str, Any]) -> Callable[[torch.Tensor], t
     raise KeyError(rule)
 
 
-def in_byzfl(rule: str, arguments: dict[str, Any]) -> Any:
-    return getattr(byzfl, rule)(**arguments)
+def in_byzfl(rule: str, arguments: dict[str, Any]) -> Callable[[torch.Tensor], Any]:
+    """A new object for every call: centred clipping goes on from what the same object returned before."""
+    return lambda x: getattr(byzfl, rule)(**arguments)(x)
 
 
 def main() -> None:

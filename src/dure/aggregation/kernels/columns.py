@@ -185,15 +185,28 @@ def combined(x, rows, low, high, coefficients, centre, rest, out):
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def broken(x, rows, low, high, limit, out):
-    """out[i] ← True where row i holds a number that is not finite or beyond `limit` in [low, high)."""
-    for i in range(rows.shape[0]):
-        row = rows[i]
-        bad = 0
+def largest(bits, rows, low, high, mask, out):
+    """out[i] ← the largest of bits[rows[i], c] & mask in [low, high): of magnitudes, as floats without a sign compare
+    as their bits do, and infinity and NaN are the largest.
+    """
+    n = rows.shape[0]
+    done = 0
+    while done + 4 <= n:  # four rows at a time: memory is read in several streams
+        a, b, c_, d = rows[done], rows[done + 1], rows[done + 2], rows[done + 3]
+        ma = mb = mc = md = mask & 0
         for c in range(low, high):
-            bad += not (abs(x[row, c]) <= limit)
-        if bad:
-            out[i] = True
+            ma = max(ma, bits[a, c] & mask)
+            mb = max(mb, bits[b, c] & mask)
+            mc = max(mc, bits[c_, c] & mask)
+            md = max(md, bits[d, c] & mask)
+        out[done], out[done + 1], out[done + 2], out[done + 3] = ma, mb, mc, md
+        done += 4
+    while done < n:
+        ma = mask & 0
+        for c in range(low, high):
+            ma = max(ma, bits[rows[done], c] & mask)
+        out[done] = ma
+        done += 1
 
 
 @njit(nogil=True, cache=True)

@@ -99,25 +99,17 @@ def combined(
 
 
 def broken(x: np.ndarray, rows: np.ndarray, limit: float) -> np.ndarray:
-    """(n,) bool: rows with a number that is not finite or beyond `limit`.
-
-    A row's squares have a sum of at most `limit`² if all is well, which is the fastest pass that there is; large
-    numbers may pass it too, so rows with a larger sum are looked at number by number.
-    """
-    found = np.zeros(len(rows), bool)
-    most = limit**2 if x.dtype == np.float64 else float(np.finfo(np.float32).max)
+    """(n,) bool: rows with a number that is not finite or beyond `limit`."""
+    whole = np.int32 if x.dtype == np.float32 else np.int64
+    bits, mask = x.view(whole), whole(np.iinfo(whole).max)  # all but the sign
+    most = np.asarray(limit, x.dtype).view(whole)
 
     def part(here: tuple[int, int]) -> np.ndarray:
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = [np.dot(x[row, here[0] : here[1]], x[row, here[0] : here[1]]) for row in rows]
-        bad = np.zeros(len(rows), bool)
-        doubtful = np.flatnonzero(~(np.asarray(sums, np.float64) <= most))
-        if len(doubtful):
-            seen = np.zeros(len(doubtful), bool)
-            columns.broken(x, rows[doubtful], *here, x.dtype.type(limit), seen)
-            bad[doubtful] = seen
-        return bad
+        found = np.zeros(len(rows), whole)
+        columns.largest(bits, rows, *here, mask, found)
+        return np.asarray(found > most)
 
+    found = np.zeros(len(rows), bool)
     for piece in in_order(part, _ranges(x.shape[1], 8)):
         found |= piece
     return found
