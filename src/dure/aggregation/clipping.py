@@ -27,7 +27,6 @@ class Clipping(PreAggregator):
     """
 
     norm: float
-    geometric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_number(self, "norm", self.norm, 0.0, float(np.finfo(np.float64).max), "more than 0")
@@ -47,7 +46,6 @@ class ARC(PreAggregator):
 
     f: int
     citation: ClassVar[str] = "Allouah et al., ICLR 2025"
-    geometric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_count(self, "f", self.f)

@@ -215,8 +215,17 @@ def squared_to(x, rows, low, high, point, out):
     """out[i] ← Σ over [low, high) of (x[rows[i], c] − point[c])² in float64."""
     for i in range(rows.shape[0]):
         row = rows[i]
-        total = 0.0
-        for c in range(low, high):
-            gap = np.float64(x[row, c]) - np.float64(point[c])
-            total += gap * gap
-        out[i] = total
+        first = second = third = fourth = 0.0  # four sums at a time, so that none waits for the last addition
+        c = low
+        while c + 4 <= high:
+            a = np.float64(x[row, c]) - np.float64(point[c])
+            b = np.float64(x[row, c + 1]) - np.float64(point[c + 1])
+            d = np.float64(x[row, c + 2]) - np.float64(point[c + 2])
+            e = np.float64(x[row, c + 3]) - np.float64(point[c + 3])
+            first, second, third, fourth = first + a * a, second + b * b, third + d * d, fourth + e * e
+            c += 4
+        while c < high:
+            a = np.float64(x[row, c]) - np.float64(point[c])
+            first += a * a
+            c += 1
+        out[i] = (first + second) + (third + fourth)

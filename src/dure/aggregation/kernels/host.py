@@ -19,6 +19,8 @@ from dure.aggregation.kernels.threads import one_blas_thread
 
 #: Columns in one unit of work; a multiple of `columns.BLOCK`.
 CHUNK = 1024
+#: Rows that are mixed of so few others are summed one by one: clipping, buckets.
+FEW = 4
 
 
 @lru_cache(maxsize=1)
@@ -102,12 +104,12 @@ def broken(x: np.ndarray, rows: np.ndarray, limit: float) -> np.ndarray:
     """(n,) bool: rows with a number that is not finite or beyond `limit`."""
     whole = np.int32 if x.dtype == np.float32 else np.int64
     bits, mask = x.view(whole), whole(np.iinfo(whole).max)  # all but the sign
-    most = np.asarray(limit, x.dtype).view(whole)
+    most: np.ndarray = np.asarray(limit, x.dtype).view(whole)
 
     def part(here: tuple[int, int]) -> np.ndarray:
-        found = np.zeros(len(rows), whole)
-        columns.largest(bits, rows, *here, mask, found)
-        return np.asarray(found > most)
+        magnitudes: np.ndarray = np.zeros(len(rows), whole)
+        columns.largest(bits, rows, *here, mask, magnitudes)
+        return np.asarray(magnitudes > most)
 
     found = np.zeros(len(rows), bool)
     for piece in in_order(part, _ranges(x.shape[1], 8)):
@@ -168,6 +170,17 @@ def mixed(
     x: np.ndarray, rows: np.ndarray, mixing: np.ndarray, centre: np.ndarray | None, out: np.ndarray
 ) -> None:
     """Makes out (k, w) ← mixing (k, n) · x[rows], what is missing in a row's sum times the centre."""
+    if np.count_nonzero(mixing, axis=1).max(initial=0) <= FEW:
+        used = [np.flatnonzero(row) for row in mixing]
+        rest = np.zeros(len(mixing)) if centre is None else 1.0 - mixing.sum(1)
+        point = np.zeros(1, x.dtype) if centre is None else centre
+
+        def few(here: tuple[int, int]) -> None:
+            for i, own in enumerate(used):
+                columns.combined(x, rows[own], *here, mixing[i, own], point, rest[i], out[i])
+
+        _all(few, x.shape[1])
+        return
 
     def part(low: int) -> None:
         here = slice(low, low + CHUNK)
