@@ -53,7 +53,7 @@ ATTACKS: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "sign flip": lambda: attacks.SignFlip(of="own"),
     "IPM 0.1": lambda: attacks.IPM(0.1),
-    "IPM 2": lambda: attacks.IPM(2.0),
+    "IPM 6": lambda: attacks.IPM(6.0),
     "ALIE": lambda: attacks.ALIE(),
     "Min-Max": lambda: attacks.MinMax(),
     "Min-Sum": lambda: attacks.MinSum(),
@@ -61,6 +61,9 @@ ATTACKS: dict[str, Callable[[], Any]] = {
     "label flip": lambda: attacks.LabelFlip(),
     "Fang": lambda: attacks.FangTrimmedMean(),
     "RoP": lambda: attacks.RoP(),
+    # The size that hurts this defence most, of some: a search by steps misses it behind rules that choose rows.
+    "best IPM": lambda: attacks.OptimizedIPM(evaluations=1, candidates=(0.1, 0.5, 1.0, 2.0, 5.0)),
+    "best ALIE": lambda: attacks.OptimizedALIE(evaluations=1, candidates=(0.5, 1.0, 1.5, 2.0, 3.0, 5.0)),
     "NaN": lambda: attacks.NotFinite("nan"),
 }
 

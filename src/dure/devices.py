@@ -162,7 +162,7 @@ def only_one_process(what: str) -> None:
     if jax.process_count() > 1:
         raise ConfigError(
             f"{what} runs in one process, and {jax.process_count()} were started together (jax.distributed). "
-            "dure.simulate and dure.Simulation take several."
+            "dure.simulate and dure.Simulation take several, without an aggregator."
         )
 
 

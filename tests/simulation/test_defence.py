@@ -29,6 +29,7 @@ from dure.algorithms.base import Algorithm
 from dure.attacks import Attack, Scene, Sent
 from dure.errors import ConfigError, DomainError, RunError
 from dure.models import softmax_regression
+from dure.simulation.defence import Defence
 from problems import LINEAR, Only, Probe, make_engine, rows_data, vector
 
 SIZES = [3, 40, 11, 1, 26, 0, 7, 15, 33, 2, 19, 8]
@@ -203,6 +204,39 @@ class Ignorant(Attack):
         assert scene.honest.shape == (0, 3)
         assert scene.rule is None
         return Sent(np.zeros_like(scene.own))
+
+
+def test_a_pytorch_module_meets_the_same_rule() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    columns = {"x": rng.normal(size=(60, 4)).astype(np.float32), "y": rng.integers(0, 3, 60).astype(np.int32)}
+    data = dure.Federated(columns, np.arange(0, 61, 12))
+    seen: list[Scene] = []
+    task = dure.classification(dure.Model.from_torch(lambda: torch.nn.Linear(4, 3)))
+    engine = make_engine(
+        dure.FedAvg(),
+        task,
+        data,
+        aggregator=Median(1),
+        attack=Spy(seen),
+        attackers=[2],
+        batch_size=5,
+        optimizer=0.3,
+    )
+    start = np.asarray(engine.vector())
+    engine.collect(engine.launch())
+    everybody = np.concatenate([seen[0].honest, seen[0].own])
+    sent = np.concatenate([seen[0].honest, [np.median(everybody, 0) / 2]])
+    np.testing.assert_allclose(np.asarray(engine.vector()) - start, np.median(sent, 0), rtol=1e-4, atol=1e-6)
+    assert len(everybody) == 5
+
+
+@pytest.mark.parametrize("rule", [Mean(), Krum(1), Median(1)])
+def test_buffers_are_not_taken_from_a_client_that_was_chosen(rule: Rule) -> None:
+    """A chosen update may still lie in its statistics: they are a median, and of all that were not broken."""
+    rows = np.float32([[1, 0], [2, 0], [3, 0], [1e6, 0], [4, 0], [np.nan, 0]])
+    made = Defence(rule, None, 0, "skip", None, False)._buffers(rows, np.arange(5), np.ones(6))
+    assert made.tolist() == ([np.float32(rows[:5, 0].mean()), 0] if rule == Mean() else [3, 0])
 
 
 def test_an_attacker_that_knows_its_own_data_sees_no_other() -> None:

@@ -99,6 +99,8 @@ class Engine:
         self._client_state = client_state_shape(algorithm, *at_first)
         check_setting(algorithm, settings, data, self._client_state is not None)
         self.defence = defence(settings)
+        if self.defence is not None:
+            devices.only_one_process("A training with an aggregator")
         self._store = make_store(algorithm, settings, data.clients, self._client_state, at_first, directory)
         self._uncommitted: Any = None
         self._planned: Any = None
