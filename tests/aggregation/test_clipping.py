@@ -1,9 +1,10 @@
 """Clipping shortens what is too long, about the centre; ARC finds out what that is by counting."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from dure.aggregation import ARC, Clipping, Mean, chain
+from dure.aggregation import ARC, NNM, Bucketing, Clipping, Mean, PreAggregator, chain
 from dure.errors import ConfigError, DomainError
 
 RNG = np.random.default_rng(7)
@@ -74,3 +75,12 @@ def test_errors() -> None:
     for norm in (0, -1.0, np.inf, np.nan, True):
         with pytest.raises(ConfigError, match="more than 0"):
             Clipping(norm)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("step", [Clipping(5.0), ARC(2), NNM(2), Bucketing(3)])
+def test_rows_of_half_precision_are_mixed_in_float32_and_rounded_once(step: PreAggregator, dtype: type) -> None:
+    x = X.astype(dtype)
+    found, wide = step(x, key=1), step(x.astype(np.float32), key=1)
+    assert found.matrix.dtype == dtype
+    np.testing.assert_array_equal(found.matrix, wide.matrix.astype(dtype))

@@ -112,6 +112,9 @@ def test_errors() -> None:
         FoolsGold()(RNG.normal(size=(2, 3)), state={"norms": np.ones(2)})
     with pytest.raises(DataError, match="equal"):
         FoolsGold()(RNG.normal(size=(2, 3)), clients=[1, 1])
+    broken = {"clients": np.arange(2), "history": np.full((2, 3), np.nan, np.float32)}
+    with pytest.raises(DataError, match="history that is not finite"):
+        FoolsGold()(RNG.normal(size=(2, 3)), state=broken)
     with pytest.raises(ConfigError, match="unequal weights"):
         FoolsGold()(RNG.normal(size=(2, 3)), [1.0, 2.0])
 

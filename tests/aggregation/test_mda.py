@@ -1,5 +1,6 @@
 """MDA and SMEA against enumeration of all subsets."""
 
+import sys
 from itertools import combinations
 
 import numpy as np
@@ -119,3 +120,8 @@ def test_smea_refuses_what_would_take_days():
     SMEA(10).check(21)  # 352,716 sets
     with pytest.raises(DomainError, match="2f < n"):
         SMEA(15).check(30)
+
+
+def test_a_cohort_larger_than_the_stack_of_python():
+    x = np.zeros((sys.getrecursionlimit() + 50, 2))
+    np.testing.assert_array_equal(SMEA(f=0)(x).vector, np.zeros(2))

@@ -420,6 +420,17 @@ def test_lost_updates_can_make_a_cohort_too_small() -> None:
     assert run.rounds[2]["status"] == "ok"
 
 
+@pytest.mark.parametrize("attack", [{}, {"attack": Send((1.0, 2.0, 3.0)), "attackers": [0]}])
+def test_a_round_that_nobody_comes_back_from_is_skipped(attack: dict[str, Any]) -> None:
+    def lost(seed: int, round: int, ids: np.ndarray) -> np.ndarray:
+        return np.full(len(ids), round == 1)
+
+    keywords: dict[str, Any] = {**FULL, **attack, "aggregator": Mean()}  # the rule that needs nobody
+    run = dure.simulate(dure.FedAvg(), LINEAR, DATA, rounds=2, lost_uploads=lost, **keywords)
+    assert run.rounds[1]["status"].startswith("skipped: There are no updates")
+    assert run.rounds[2]["status"] == "ok"
+
+
 # ----- memory ----------------------------------------------------------------------------------------------
 
 

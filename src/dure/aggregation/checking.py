@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from dure.aggregation.blocks import Blocks
-from dure.aggregation.rows import Rows
+from dure.aggregation.rows import LARGEST, Rows
 from dure.errors import ConfigError, DataError
 
 _KINDS = ("float16", "bfloat16", "float32", "float64")
@@ -68,12 +68,21 @@ def as_rows(updates: Any) -> tuple[Rows, np.ndarray]:
         raise DataError(
             f"updates={type(updates).__name__} is not an array (clients, parameters), a list of vectors, or Blocks."
         )
+    if _masked(source):
+        raise DataError(
+            "The updates are a masked array with masked entries: a rule would take what is behind the mask for "
+            "numbers. Fill them in (updates.filled(0)), or leave those clients out."
+        )
     if len(source.shape) != 2:
         raise DataError(f"The updates have shape {tuple(source.shape)}: it must be (clients, parameters).")
     if not source.shape[0]:
         raise DataError("There are no updates: the array has 0 rows.")
     _check_kind(source.dtype)
     return Rows(source), np.zeros(source.shape[0], bool)
+
+
+def _masked(array: Any) -> bool:
+    return isinstance(array, np.ma.MaskedArray) and bool(np.ma.getmaskarray(array).any())
 
 
 def _check_kind(dtype: Any) -> None:
@@ -90,9 +99,10 @@ def _from_vectors(updates: Any) -> tuple[Rows, np.ndarray]:
     vectors: list[Any] = []
     for update in updates:
         try:
-            vectors.append(np.asarray(update))
-        except (ValueError, TypeError):  # ragged or no numbers
-            vectors.append(np.empty((0, 0), object))
+            vector = np.asarray(update)
+        except (ValueError, TypeError, RuntimeError):  # ragged, no numbers, or a tensor that is no array yet
+            vector = np.empty((0, 0), object)
+        vectors.append(np.empty((0, 0), object) if _masked(update) else vector)
     kinds = Counter((v.shape, str(v.dtype)) for v in vectors if v.ndim == 1 and str(v.dtype) in _KINDS)
     if not kinds:
         shapes = sorted({f"{v.dtype}{list(v.shape)}" for v in vectors})[:5]
@@ -131,6 +141,12 @@ def checked_weights(weights: Any, m: int) -> np.ndarray:
         )
     if not found.any():
         raise DataError("All weights are 0: there is nothing to aggregate.")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(found.sum()):
+            raise DataError(
+                f"The weights add up to more than float64 holds (the largest is {found.max():g}): give smaller ones, "
+                "such as numbers of examples."
+            )
     return found
 
 
@@ -150,15 +166,15 @@ def capped(weights: Any, cap: float) -> np.ndarray:
     """
     if isinstance(cap, bool) or not isinstance(cap, int | float | np.number) or not 1 <= cap < np.inf:
         raise ConfigError(f"cap={cap!r} is not allowed: it must be a finite number of at least 1.")
-    found = checked_weights(weights, len(weights))
+    found = checked_weights(weights, np.size(weights))
     return np.asarray(np.minimum(found, cap * float(np.median(found[found > 0]))))
 
 
 def checked_vector(name: str, vector: Any, d: int) -> np.ndarray | None:
-    """(d,) finite, or None.
+    """(d,) finite and small enough for its square to be summed, or None.
 
     Raises:
-        DataError: another shape, or a number that is not finite.
+        DataError: another shape, or a number that is not finite or beyond 2⁵⁰⁰.
     """
     if vector is None:
         return None
@@ -168,4 +184,27 @@ def checked_vector(name: str, vector: Any, d: int) -> np.ndarray | None:
     there: np.ndarray = found.astype(np.float64)
     if not np.isfinite(there).all():
         raise DataError(f"{name} is not finite at position {int(np.flatnonzero(~np.isfinite(there))[0])}.")
+    if (np.abs(there) > LARGEST).any():
+        at = int(np.flatnonzero(np.abs(there) > LARGEST)[0])
+        raise DataError(
+            f"{name} is {there[at]:g} at position {at}: beyond 2⁵⁰⁰ squares can't be summed in float64."
+        )
     return there
+
+
+def checked_clients(clients: Any, m: int) -> np.ndarray:
+    """(m,) client numbers, 0 … m − 1 where none are given.
+
+    Raises:
+        DataError: there are others than one integer for each update.
+    """
+    if clients is None:
+        return np.arange(m)
+    found = np.asarray(clients)
+    if found.shape != (m,):
+        raise DataError(f"clients has shape {found.shape}: it must be one number for each of the {m} updates.")
+    if found.dtype.kind not in "iu":
+        raise DataError(
+            f"clients holds {found.dtype}: client numbers are integers, such as positions in a list of names."
+        )
+    return found

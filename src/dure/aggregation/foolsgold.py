@@ -89,6 +89,8 @@ def _remembered(
             f"FoolsGold's state holds {old['history'].shape[1]} columns, and {end - first} are compared now: it is "
             "the state of another run."
         )
+    if not np.isfinite(old["history"]).all():
+        raise DataError("FoolsGold's state has a history that is not finite: it is broken, begin with state=None.")
     clients = np.union1d(old["clients"], call.clients).astype(np.int64)
     history = np.zeros((len(clients), end - first), wide)
     history[np.searchsorted(clients, old["clients"])] = old["history"]

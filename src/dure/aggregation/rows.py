@@ -17,7 +17,8 @@ from dure.aggregation.blocks import SEGMENT, pieces
 from dure.aggregation.kernels import device, networks
 
 #: Larger magnitudes count as not finite: squares of what is below can be summed in float64.
-_LIMIT = {np.float32: float(np.finfo(np.float32).max), np.float64: 2.0**500}
+LARGEST = 2.0**500
+_LIMIT = {np.float32: float(np.finfo(np.float32).max), np.float64: LARGEST}
 #: A squared distance this much smaller than the squared lengths it is a difference of has lost its digits.
 _CANCELLED = 1e-7
 #: Rows this near to each other may be equal.
@@ -185,7 +186,8 @@ class Rows:
 
     def matrix(self) -> np.ndarray:
         """These rows as a new array (n, d) in the dtype of the source."""
-        out = np.empty((self.n, self.d), self.dtype)
+        wide = np.dtype(self.dtype).itemsize >= 4 or self.mixing is None
+        out = np.empty((self.n, self.d), self.dtype if wide else np.float32)
         for low, x in self._pieces():
             here = slice(low, low + x.shape[1])
             if self.mixing is None:
@@ -193,7 +195,7 @@ class Rows:
                     out[i, here] = x[row]
             else:
                 _host().mixed(x, self.index, self.mixing, self._part(self.centre, here), out[:, here])
-        return out
+        return self._rounded(out)
 
     def median(self, weights: np.ndarray | None = None) -> np.ndarray:
         """(d,) the median of every column, of an even number the midpoint; with weights, by mass."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dure.aggregation.checking import as_rows, checked_vector, checked_weights
+from dure.aggregation.checking import as_rows, checked_clients, checked_vector, checked_weights
 from dure.aggregation.kernels.threads import one_blas_thread
 from dure.aggregation.rows import Rows
 from dure.errors import ConfigError, DataError, DomainError
@@ -203,7 +203,8 @@ class Rule(Conditioned):
             center: (d,) where the updates are measured from, such as the previous model; None: 0.
             state: what the last call returned as `state`; None at first.
             key: an integer in [0, 2⁶³) that everything random follows from.
-            clients: (m,) client numbers, for rules that remember clients; None: 0 … m − 1.
+            clients: (m,) client numbers, for rules that remember clients; None: 0 … m − 1. The result doesn't depend
+                on the order in which clients come: of equal scores the lowest number counts first.
             server: (d,) the server's own update, for rules that compare with one (FLTrust).
 
         Raises:
@@ -262,12 +263,9 @@ def received(
     weights = checked_weights(weights, m)
     rows.centre = checked_vector("center", center, rows.d)
     server = checked_vector("server", server, rows.d)
-    clients = np.arange(m) if clients is None else np.asarray(clients)
-    if clients.shape != (m,):
-        raise DataError(
-            f"clients has shape {clients.shape}: it must be one number for each of the {m} updates."
-        )
+    clients = checked_clients(clients, m)
     used = np.flatnonzero(~malformed & (weights > 0))
+    used = used[np.argsort(clients[used], kind="stable")]  # not in the order in which they came
     rows = rows.take(np.searchsorted(np.flatnonzero(~malformed), used))
     bad = rows.broken_rows(rule.geometric)
     dropped = np.flatnonzero(malformed)
@@ -304,7 +302,7 @@ def _aggregate(sound: Received, decision: Decision) -> Aggregate:
         assert coefficients is not None
         vector = rows.combine(coefficients)
 
-    selected = None if decision.selected is None else call.at[np.sort(decision.selected)]
+    selected = None if decision.selected is None else np.sort(call.at[decision.selected])
     return Aggregate(
         vector,
         None if coefficients is None else call.at_given(coefficients, 0.0),

@@ -63,8 +63,8 @@ class SignGuard(Rule):
         coefficients[chosen] = shares * clip_factors(lengths[chosen], median)
         details = {
             "norm": median,
-            "usual_length": call.at[usual],
-            "usual_signs": call.at[alike],
+            "usual_length": np.sort(call.at[usual]),
+            "usual_signs": np.sort(call.at[alike]),
         }
         return Decision(coefficients=coefficients, selected=chosen, flags=flags, details=details)
 

@@ -15,8 +15,8 @@ from dure.aggregation.rule import Call, Decision, Rule, half
 
 #: More sets than this are refused: a million take about a minute.
 MOST_SETS = 1_000_000
-#: Sets whose eigenvalues are computed together.
-_BATCH = 2048
+#: Sets whose eigenvalues are computed together: at most so many, of so many numbers in all.
+_BATCH, _NUMBERS = 2048, 2**22
 #: Eigenvalues this near to each other are the same: a set and its mirror image differ by rounding alone.
 _SAME = 1e-12
 
@@ -56,7 +56,7 @@ class SMEA(Rule):
         found = [(least, tuple(start))]
         compared = 1
         sets = _sets(apart, size, lambda: 2.0 * size * least * (1.0 + _SAME))
-        while batch := list(islice(sets, _BATCH)):
+        while batch := list(islice(sets, max(1, min(_BATCH, _NUMBERS // size**2)))):
             tops = _top(apart, np.array(batch))
             compared += len(batch)
             least = min(least, float(tops.min()))
@@ -82,18 +82,18 @@ def _sets(apart: np.ndarray, size: int, bound: Callable[[], float]) -> Iterator[
     n = len(apart)
     kept: list[int] = []
     furthest = [0.0]
-
-    def grow(first: int) -> Iterator[tuple[int, ...]]:
+    v = 0  # the next row to try; a loop, as a set may be larger than Python's stack
+    while True:
         if len(kept) == size:
             yield tuple(kept)
-            return
-        for v in range(first, n - (size - len(kept)) + 1):
+        elif v <= n - (size - len(kept)):
             reach = max(furthest[-1], float(apart[v, kept].max())) if kept else 0.0
             if reach <= bound():
                 kept.append(v)
                 furthest.append(reach)
-                yield from grow(v + 1)
-                kept.pop()
-                furthest.pop()
-
-    return grow(0)
+            v += 1
+            continue
+        if not kept:
+            return
+        v = kept.pop() + 1
+        furthest.pop()

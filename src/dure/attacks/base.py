@@ -6,23 +6,16 @@ pure function of arrays; what is not overridden is honest.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from dure.aggregation.kernels.threads import one_blas_thread
 from dure.errors import ConfigError, DataError
 
 Knowledge = Literal["own", "updates", "rule"]
 #: inputs, labels that count as success, and which rows count
 Triggered = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-@lru_cache(maxsize=1)
-def _libraries() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 class Scene(NamedTuple):
@@ -121,7 +114,7 @@ class Attack:
             return Sent(own.copy(), scene.state)
         if self.knowledge == "rule" and scene.rule is None:
             raise ConfigError(f"{type(self).__name__} tries the server's rule, and the scene has rule=None.")
-        with _libraries().limit(limits=1, user_api="blas"):  # the last bits depend on the threads of a sum
+        with one_blas_thread():  # the last bits depend on the threads of a sum
             return self.craft(scene)
 
     def craft(self, scene: Scene) -> Sent:

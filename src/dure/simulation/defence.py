@@ -4,6 +4,7 @@ Between the clients' and the server's compiled parts: attackers put their update
 clients computed, the rule is called for each array of the update, and it is written down what it did with whom.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -278,7 +279,7 @@ def _rows(leaf: Any, seats: tuple[np.ndarray, ...]) -> Any:
     """(n, size) of a (devices, chunks, width, …) array, in the order of the clients, where the array lies."""
     on_host = not isinstance(leaf, jax.Array) or all(d.platform == "cpu" for d in leaf.devices())
     found = (np.asarray(leaf) if on_host else leaf)[seats]
-    return found.reshape(len(seats[0]), -1)
+    return found.reshape(len(seats[0]), math.prod(leaf.shape[3:]))
 
 
 def _spoil(rows: Any, broken: np.ndarray) -> Any:
