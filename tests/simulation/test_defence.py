@@ -431,6 +431,15 @@ def test_a_round_that_nobody_comes_back_from_is_skipped(attack: dict[str, Any]) 
     assert run.rounds[2]["status"] == "ok"
 
 
+def test_attackers_whose_own_training_breaks_are_judged_by_what_they_send() -> None:
+    keywords: dict[str, Any] = {**FULL, "steps": 3, "optimizer": 1e30, "aggregator": Mean()}
+    attack = {"attack": Send((1.0, 2.0, 3.0)), "attackers": [0, 3]}
+    run = dure.simulate(dure.FedAvg(), LINEAR, DATA, rounds=1, **keywords, **attack)
+    last, rows = run.rounds[-1], run.participation
+    assert (last["accepted"], last["rejected"]) == (2, WORKING.sum() - 2)
+    np.testing.assert_array_equal(rows.status == "ok", rows.attacker)
+
+
 # ----- memory ----------------------------------------------------------------------------------------------
 
 

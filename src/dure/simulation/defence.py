@@ -127,6 +127,7 @@ class Defence:
         clients = facts.ids[at]
         if bad.any():
             rows = self._attacked(rows, bad, weights, clients, number, key)
+            verdict[at[bad]] &= ~np.array(NOT_FINITE | LOSS_NOT_FINITE, verdict.dtype)  # it is what they sent that counts
         try:
             found = [self._one(i, x, weights, clients, key) for i, x in enumerate(rows)]
         except (DomainError, DataError) as error:
