@@ -1,7 +1,7 @@
 """A rule that sees every update: what it is given, what becomes of it, and what an attacker can and can't do."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -438,6 +438,24 @@ def test_attackers_whose_own_training_breaks_are_judged_by_what_they_send() -> N
     last, rows = run.rounds[-1], run.participation
     assert (last["accepted"], last["rejected"]) == (2, WORKING.sum() - 2)
     np.testing.assert_array_equal(rows.status == "ok", rows.attacker)
+
+
+def test_the_measured_kappa_leaves_out_what_broke_at_an_honest_client() -> None:
+    columns = {name: np.array(x) for name, x in DATA.columns.items()}
+    for x in columns.values():
+        x[DATA.offsets[4] : DATA.offsets[5]] = 1e30
+    broken = replace(DATA, columns=columns)
+    attack: dict[str, Any] = {"attack": Send((1.0, 2.0, 3.0)), "attackers": [0]}
+    keywords: dict[str, Any] = {**FULL, **attack, "aggregator": Median(2)}
+    run = dure.simulate(dure.FedAvg(), LINEAR, broken, rounds=1, **keywords)
+    own = updates(np.zeros(3))
+    honest = own[WORKING & ~np.isin(np.arange(len(SIZES)), [0, 4])]
+    aggregate = np.median(np.vstack([honest, [1.0, 2.0, 3.0]]), axis=0)
+    gap = ((aggregate - honest.mean(0)) ** 2).sum()
+    assert run.rounds[-1]["rule_dropped"] == 1
+    assert run.rounds[-1]["kappa"] == pytest.approx(
+        gap / ((honest - honest.mean(0)) ** 2).sum(1).mean(), rel=1e-4
+    )
 
 
 # ----- memory ----------------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ class Account(NamedTuple):
         dropped: updates that were not finite.
         flags: what the rule found worth saying.
         skipped: why the round was skipped, or None.
-        kappa: squared distance of the aggregate from the honest updates' mean, over their variance; NaN where no
-            attack is simulated, so that nobody knows who is honest.
+        kappa: squared distance of the aggregate from the mean of the honest clients' finite updates, over their
+            variance; NaN where no attack is simulated, so that nobody knows who is honest.
         bound: the κ that the rule promises for this n and f, or None.
     """
 
@@ -241,9 +241,10 @@ class Defence:
         selected = np.zeros(m, bool)
         selected[at if found.selected is None else at[found.selected]] = True
         selected[at[found.dropped]] = False
-        kappa = np.nan
-        if self.enemy is not None and not bad.all():
-            kappa = honest_distance(found.vector, np.asarray(rows)[~bad])
+        kappa, honest = np.nan, ~bad
+        honest[found.dropped] = False  # what broke at an honest client is no update to be near to
+        if self.enemy is not None and honest.any():
+            kappa = honest_distance(found.vector, np.asarray(rows)[honest])
         f = max(self.rule.hostile(len(at)) - dropped, 0)
         return Account(
             _spread(m, at, found.weights_used),
