@@ -79,7 +79,9 @@ def test_errors() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("step", [Clipping(5.0), ARC(2), NNM(2), Bucketing(3)])
-def test_rows_of_half_precision_are_mixed_in_float32_and_rounded_once(step: PreAggregator, dtype: type) -> None:
+def test_rows_of_half_precision_are_mixed_in_float32_and_rounded_once(
+    step: PreAggregator, dtype: type
+) -> None:
     x = X.astype(dtype)
     found, wide = step(x, key=1), step(x.astype(np.float32), key=1)
     assert found.matrix.dtype == dtype

@@ -506,6 +506,13 @@ def with_kappa():
     return [name for name, kind in RULES.items() if kind.make(9, 1).kappa(9, 1) is not None]
 
 
+@pytest.mark.parametrize("name", RULES)
+def test_outside_of_its_domain_a_rule_promises_nothing(name):
+    rule = RULES[name].make(9, 3)
+    if name != "Mean":
+        assert [rule.kappa(n, f) for n, f in ((6, 3), (5, 3), (0, 0))] == [None, None, None]
+
+
 def test_these_rules_have_a_constant():
     assert {"Median", "TrimmedMean", "Krum, n-f-1", "GeometricMedian"} <= set(with_kappa())
     r = 2 / 5

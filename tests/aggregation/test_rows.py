@@ -113,6 +113,19 @@ def test_many_blocks_are_as_one_beyond_a_segment():
         np.testing.assert_array_equal(one.combine(np.ones(3)), blocks.combine(np.ones(3)))
 
 
+def test_blocks_that_change_between_two_passes_are_an_error():
+    x = np.random.default_rng(0).normal(size=(5, 70))
+    once = iter([x])
+    used = Blocks(lambda: once)  # nothing is left for the second pass
+    with pytest.raises(DataError, match="end after 0 columns, and had 70"):
+        Rows(used).median()
+    for later in ([x, x], [x[:, :69]], [x[:4]], [x.astype(np.float32)], [x[:, :1], x[:, :69], x[0]]):
+        passes = iter([[x], later])
+        blocks = Blocks(lambda passes=passes: next(passes))
+        with pytest.raises(DataError, match=r"were|had"):
+            Rows(blocks).median()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_device_gives_what_the_host_gives(case, dtype, monkeypatch):
     make, x, _y, _centre, point = case

@@ -458,6 +458,14 @@ def test_the_measured_kappa_leaves_out_what_broke_at_an_honest_client() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("weights", "bound"), [({}, 4.0), ({"weighting": "examples", "weight_cap": 2.0}, None)]
+)
+def test_a_constant_is_promised_for_equal_weights_alone(weights: dict[str, Any], bound: float | None) -> None:
+    run = dure.simulate(dure.FedAvg(), LINEAR, DATA, rounds=1, **FULL, **weights, aggregator=Median(0))
+    assert run.rounds[-1]["kappa_bound"] == bound
+
+
 # ----- memory ----------------------------------------------------------------------------------------------
 
 

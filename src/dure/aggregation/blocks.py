@@ -16,12 +16,18 @@ class Blocks:
 
     Args:
         parts: arrays (n, d_b), or a function without arguments that gives an iterator of them, anew at every call.
+
+    Raises:
+        DataError: arrays that don't fit together; in a pass over the blocks, others than before, or none (an
+            iterator, which can be read only once).
     """
 
     def __init__(self, parts: Sequence[Any] | Callable[[], Iterable[Any]]):
         self._parts = parts
         shapes, dtypes = [], set()
-        for part in self:
+        for part in self._read():
+            if isinstance(part, np.ma.MaskedArray):
+                raise DataError("A block of updates is a masked array: fill it in (block.filled(0)).")
             if part.ndim != 2:
                 raise DataError(f"A block of updates has shape {part.shape}: it must be (clients, columns).")
             shapes.append(part.shape)
@@ -36,8 +42,25 @@ class Blocks:
         self.shape = (shapes[0][0], sum(width for _, width in shapes))
         self.dtype = np.dtype(part.dtype)
 
+    def _read(self) -> Iterator[Any]:
+        return map(np.asanyarray, self._parts() if callable(self._parts) else self._parts)
+
     def __iter__(self) -> Iterator[Any]:
-        return map(np.asarray, self._parts() if callable(self._parts) else self._parts)
+        n, columns = self.shape
+        low = 0
+        for part in self._read():
+            low += part.shape[1] if part.ndim == 2 else 0
+            if part.ndim != 2 or len(part) != n or low > columns or part.dtype != self.dtype:
+                raise DataError(
+                    f"A block is {part.dtype}{list(part.shape)} now, and ends at column {low}: the blocks were "
+                    f"{self.dtype}[{n}, {columns}] in all when they were first read. Give the same ones every time."
+                )
+            yield np.asarray(part)
+        if low < columns:
+            raise DataError(
+                f"The blocks end after {low} columns, and had {columns} when they were first read: give a list, or a "
+                "function that begins anew at every call."
+            )
 
 
 def pieces(source: Any, width: int | None = None) -> Iterator[tuple[int, np.ndarray]]:

@@ -202,7 +202,9 @@ def checked_clients(clients: Any, m: int) -> np.ndarray:
         return np.arange(m)
     found = np.asarray(clients)
     if found.shape != (m,):
-        raise DataError(f"clients has shape {found.shape}: it must be one number for each of the {m} updates.")
+        raise DataError(
+            f"clients has shape {found.shape}: it must be one number for each of the {m} updates."
+        )
     if found.dtype.kind not in "iu":
         raise DataError(
             f"clients holds {found.dtype}: client numbers are integers, such as positions in a list of names."

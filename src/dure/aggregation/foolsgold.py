@@ -90,7 +90,9 @@ def _remembered(
             "the state of another run."
         )
     if not np.isfinite(old["history"]).all():
-        raise DataError("FoolsGold's state has a history that is not finite: it is broken, begin with state=None.")
+        raise DataError(
+            "FoolsGold's state has a history that is not finite: it is broken, begin with state=None."
+        )
     clients = np.union1d(old["clients"], call.clients).astype(np.int64)
     history = np.zeros((len(clients), end - first), wide)
     history[np.searchsorted(clients, old["clients"])] = old["history"]

@@ -49,7 +49,7 @@ class GeometricMedian(Rule):
         return half(n, f)
 
     def kappa(self, n: int, f: int) -> float | None:
-        return 4.0 * (1.0 + f / (n - 2 * f)) ** 2
+        return None if self.needs(n, f) else 4.0 * (1.0 + f / (n - 2 * f)) ** 2
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         weights = call.weights / call.weights.sum()

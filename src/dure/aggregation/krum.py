@@ -58,7 +58,8 @@ class Krum(Rule):
         return _needs(n, f)
 
     def kappa(self, n: int, f: int) -> float | None:
-        return 6.0 * (1.0 + f / (n - 2 * f)) if self.neighbours == "n-f-1" else None
+        known = self.neighbours == "n-f-1" and self.needs(n, f) is None
+        return 6.0 * (1.0 + f / (n - 2 * f)) if known else None
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         scores = _scores(rows, call.f, self.neighbours)

@@ -179,7 +179,8 @@ class Rule(Conditioned):
     def kappa(self, n: int, f: int) -> float | None:
         """κ such that ‖aggregate − honest mean‖² ≤ κ · (mean squared distance of honest updates from their mean).
 
-        For every choice of f hostile ones among n (Allouah et al., AISTATS 2023); None where none is known.
+        For every choice of f hostile ones among n of equal weight (Allouah et al., AISTATS 2023); None where none is
+        known, and where the rule's condition on n and f fails.
         """
         return None
 

@@ -49,6 +49,8 @@ class TrimmedMean(Rule):
         return half(n, f)
 
     def kappa(self, n: int, f: int) -> float | None:
+        if self.needs(n, f) is not None:
+            return None
         ratio = f / (n - 2 * f)
         return 6.0 * ratio * (1.0 + ratio)
 

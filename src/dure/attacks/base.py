@@ -6,7 +6,7 @@ pure function of arrays; what is not overridden is honest.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 

@@ -41,7 +41,7 @@ class Account(NamedTuple):
         skipped: why the round was skipped, or None.
         kappa: squared distance of the aggregate from the mean of the honest clients' finite updates, over their
             variance; NaN where no attack is simulated, so that nobody knows who is honest.
-        bound: the κ that the rule promises for this n and f, or None.
+        bound: the κ that the rule promises for this n and f, or None: none is known, or weights are unequal.
     """
 
     weight: np.ndarray
@@ -127,7 +127,9 @@ class Defence:
         clients = facts.ids[at]
         if bad.any():
             rows = self._attacked(rows, bad, weights, clients, number, key)
-            verdict[at[bad]] &= ~np.array(NOT_FINITE | LOSS_NOT_FINITE, verdict.dtype)  # it is what they sent that counts
+            verdict[at[bad]] &= ~np.array(
+                NOT_FINITE | LOSS_NOT_FINITE, verdict.dtype
+            )  # it is what they sent that counts
         try:
             found = [self._one(i, x, weights, clients, key) for i, x in enumerate(rows)]
         except (DomainError, DataError) as error:
@@ -144,7 +146,7 @@ class Defence:
         vectors = [one.vector.reshape(leaf.shape[3:]) for one, leaf in zip(found, leaves, strict=True)]
         update: PyTree = jax.tree.unflatten(structure, vectors)
         floats: Any = None if sent.floats is None else self._buffers(_rows(sent.floats, seats), used, weights)
-        account = self._account(facts, at, bad, rows[0], found[0], len(used), len(dropped))
+        account = self._account(facts, at, bad, rows[0], found[0], weights[used])
         return Aggregated(Payload(update, floats), float(weights[used].sum()), verdict, account)
 
     def refusal(self, facts: Facts) -> str | None:
@@ -232,11 +234,17 @@ class Defence:
     # ----- what is written down -----------------------------------------------------------------------
 
     def _account(
-        self, facts: Facts, at: np.ndarray, bad: np.ndarray, rows: Any, found: Aggregate, n: int, dropped: int
+        self,
+        facts: Facts,
+        at: np.ndarray,
+        bad: np.ndarray,
+        rows: Any,
+        found: Aggregate,
+        weights: np.ndarray,
     ) -> Account:
         from dure.aggregation.rows import Rows
 
-        m = len(facts.ids)
+        m, n = len(facts.ids), len(weights)
         gaps = np.sqrt(Rows(rows).squared_to(found.vector.astype(np.float64)))
         selected = np.zeros(m, bool)
         selected[at if found.selected is None else at[found.selected]] = True
@@ -245,7 +253,9 @@ class Defence:
         honest[found.dropped] = False  # what broke at an honest client is no update to be near to
         if self.enemy is not None and honest.any():
             kappa = honest_distance(found.vector, np.asarray(rows)[honest])
+        dropped = len(at) - n
         f = max(self.rule.hostile(len(at)) - dropped, 0)
+        bound = self.rule.kappa(n, f) if (weights == weights[0]).all() else None
         return Account(
             _spread(m, at, found.weights_used),
             _spread(m, at, found.scores),
@@ -257,7 +267,7 @@ class Defence:
             found.flags,
             None,
             float(kappa),
-            self.rule.kappa(n, f),
+            bound,
         )
 
     def _nothing(self, facts: Facts, at: np.ndarray, bad: np.ndarray, why: str) -> Account:
