@@ -29,9 +29,11 @@ from dure.aggregation import (
     Median,
     MoNNA,
     MultiKrum,
+    Rule,
     TrimmedMean,
     chain,
 )
+from dure.aggregation.rule import Decision
 from dure.errors import ConfigError, DataError, DomainError
 
 
@@ -545,3 +547,22 @@ def test_the_mean_exceeds_all_of_these_constants():
     x = rows(9, 2, 17)
     x[0] += 1e3
     assert worst_ratio(Mean()(x).vector, x, 1) > 1e3
+
+
+# ----- rules of one's own ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [
+        (Decision(), "neither a vector"),
+        (Decision(vector=np.zeros((1, 3))), r"shape \(1, 3\): it must be \(3,\)"),
+    ],
+)
+def test_a_decision_that_is_none_is_an_error(decision, said):
+    class Own(Rule):
+        def decide(self, rows, call):
+            return decision
+
+    with pytest.raises(ConfigError, match=said):
+        Own()(np.ones((4, 3)))

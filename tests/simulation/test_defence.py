@@ -29,6 +29,7 @@ from dure.algorithms.base import Algorithm
 from dure.attacks import Attack, Scene, Sent
 from dure.errors import ConfigError, DomainError, RunError
 from dure.models import softmax_regression
+from dure.population.samplers import Weighted
 from dure.simulation.defence import Defence
 from problems import LINEAR, Only, Probe, make_engine, rows_data, vector
 
@@ -464,6 +465,22 @@ def test_the_measured_kappa_leaves_out_what_broke_at_an_honest_client() -> None:
 def test_a_constant_is_promised_for_equal_weights_alone(weights: dict[str, Any], bound: float | None) -> None:
     run = dure.simulate(dure.FedAvg(), LINEAR, DATA, rounds=1, **FULL, **weights, aggregator=Median(0))
     assert run.rounds[-1]["kappa_bound"] == bound
+
+
+def test_an_attack_that_sends_other_rows_than_its_own_is_an_error() -> None:
+    @dataclass(frozen=True)
+    class One(Attack):
+        def craft(self, scene: Scene) -> Sent:
+            return Sent(scene.own[:1].copy())  # numpy would make it the row of both
+
+    with pytest.raises(ConfigError, match=r"One sends rows of shape \(1, 3\), and \(2, 3\) are needed"):
+        after(1, aggregator=Median(2), attack=One(), attackers=[0, 1])
+
+
+def test_drawing_with_replacement_makes_weights() -> None:
+    with pytest.raises(ConfigError, match="drawn twice weighs twice"):
+        after(1, aggregator=MeaMed(1), sampler=Weighted(8))
+    assert np.isfinite(after(1, aggregator=Median(1), sampler=Weighted(8))).all()
 
 
 # ----- memory ----------------------------------------------------------------------------------------------

@@ -300,8 +300,15 @@ def _aggregate(sound: Received, decision: Decision) -> Aggregate:
     coefficients = decision.shares(call.weights)
     vector = decision.vector
     if vector is None:
-        assert coefficients is not None
+        if coefficients is None:
+            raise ConfigError(
+                "A rule's `decide` returned neither a vector, nor coefficients, nor selected rows."
+            )
         vector = rows.combine(coefficients)
+    if vector.shape != (rows.d,):
+        raise ConfigError(
+            f"A rule's `decide` returned a vector of shape {vector.shape}: it must be ({rows.d},)."
+        )
 
     selected = None if decision.selected is None else np.sort(call.at[decision.selected])
     return Aggregate(

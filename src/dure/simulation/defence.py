@@ -16,7 +16,7 @@ from dure import keys
 from dure.aggregation import Aggregate, Mean, Median, Rule, capped
 from dure.attacks.base import Attack
 from dure.attacks.measure import honest_distance
-from dure.errors import DataError, DomainError, RunError
+from dure.errors import ConfigError, DataError, DomainError, RunError
 from dure.simulation.cohort import Facts
 from dure.simulation.hostile import Hostile, scene
 from dure.simulation.settings import Settings
@@ -219,6 +219,11 @@ class Defence:
             self.memory.get("attack"),
         )
         made = attack.updates(seen)
+        if np.shape(made.rows) != seen.own.shape:
+            raise ConfigError(
+                f"Round {number}: {type(attack).__name__} sends rows of shape {np.shape(made.rows)}, and "
+                f"{seen.own.shape} are needed: one row for each of its clients in the round."
+            )
         if made.state is not None:
             self.memory["attack"] = made.state
         return [

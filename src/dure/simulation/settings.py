@@ -152,7 +152,7 @@ def settings(
     enemy = hostile(attack, attackers, data.clients, seed)
     if aggregator is None and enemy is not None:
         aggregator = Mean()  # attackers act on single updates, so the mean must be made of them too
-    check_rule(aggregator, weighting, estimator, weight_cap)
+    check_rule(aggregator, sampler, weighting, estimator, weight_cap)
     always = check_trusted(aggregator, root, enemy, data.clients)
     if aggregator is not None:
         absent = len(always) * (1 - min(size / max(data.clients, 1), 1))
@@ -195,7 +195,9 @@ def settings(
     )
 
 
-def check_rule(aggregator: Any, weighting: str, estimator: str, weight_cap: float | None) -> None:
+def check_rule(
+    aggregator: Any, sampler: Sampler, weighting: str, estimator: str, weight_cap: float | None
+) -> None:
     """An aggregation rule must suit the weights (law 7 of the design).
 
     Raises:
@@ -222,6 +224,11 @@ def check_rule(aggregator: Any, weighting: str, estimator: str, weight_cap: floa
         raise ConfigError(
             f"{name} has no meaning for unequal weights, and weighting='examples' weighs clients by what they say of "
             "themselves. Use weighting='uniform'."
+        )
+    if isinstance(sampler, Weighted) and aggregator.weighting == "none":
+        raise ConfigError(
+            f"{name} has no meaning for unequal weights, and Weighted draws with replacement: a client that is drawn "
+            "twice weighs twice. Use another sampler, such as Uniform, or a rule that honours weights, such as Median."
         )
     if weighting == "examples" and weight_cap is None and not isinstance(aggregator, Mean):
         raise ConfigError(
