@@ -341,3 +341,11 @@ def test_optimisation_that_cannot_be() -> None:
         optimized_trigger(model.gradient, IMAGES[:0], fresh())
     with pytest.raises(DataError, match="gradient"):
         optimized_trigger(lambda x, y: np.zeros((40, 80)), IMAGES, fresh())
+
+
+def test_images_whose_channels_come_first_are_not_taken_for_three_rows() -> None:
+    first = np.zeros((4, 3, 32, 32), np.float32)
+    with pytest.raises(DataError, match="channels came first"):
+        PixelTrigger(0).poison(first, np.ones(4, np.int32), 1, 10)
+    rows = PixelTrigger(0, size=2, shape=(3, 32, 32)).poison(first, np.ones(4, np.int32), 1, 10)[0]
+    assert (rows[:, :2, :2] == 1).all(axis=(1, 2, 3)).sum() == 2  # said to be three rows of 32 channels

@@ -35,7 +35,7 @@ def window(attack: object, inputs: np.ndarray, shape: tuple[int, ...] | None, pa
         patch: a negative row or column counts from the bottom or the right.
 
     Raises:
-        DataError: the inputs are no images, or not without being told their shape.
+        DataError: the inputs are no images, or not without being told their shape, or (C, H, W).
         ConfigError: the patch doesn't lie within them.
     """
     found = inputs.shape[1:] if shape is None else shape
@@ -43,6 +43,12 @@ def window(attack: object, inputs: np.ndarray, shape: tuple[int, ...] | None, pa
         raise DataError(
             f"{type(attack).__name__}(shape={shape!r}) can't see inputs of shape {list(inputs.shape[1:])} as images: "
             "they must be (H, W) or (H, W, C), or flat with shape=(H, W) or (H, W, C) given."
+        )
+    if shape is None and len(found) == 3 and found[0] <= 4 < found[2]:
+        raise DataError(
+            f"{type(attack).__name__} meets inputs of shape {list(found)}, which look as if their channels came first: "
+            "a trigger is put on (H, W, C). Move the axis (numpy.moveaxis(x, 1, -1)), or say shape=(H, W, C) if these "
+            f"are {found[0]} rows."
         )
     height, width, *channels = found
     images = inputs.reshape(len(inputs), height, width, *channels or (1,))
