@@ -89,6 +89,7 @@ def test_what_attacks_know_and_where_they_act() -> None:
     assert [e.name for e in ATTACKS.values() if "trigger" in e.acts] == ["A3FL"]
     assert ATTACKS["PixelTrigger"].backdoor
     assert not ATTACKS["ALIE"].backdoor
+    assert not ATTACKS["DataSizeLie"].backdoor
 
 
 @pytest.mark.parametrize("entry", [*RULES.values(), *ATTACKS.values()], ids=lambda e: e.name)

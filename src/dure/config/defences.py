@@ -267,6 +267,7 @@ def _attack(kind: type[Any]) -> AttackEntry:
         does(kind),
         KNOWLEDGE[made.knowledge],
         tuple(text for text, true in acts.items() if true),
-        kind.trigger is not Attack.trigger,
+        type(getattr(made, "attack", made)).trigger
+        is not Attack.trigger,  # its own, not that of what it is put around
         not unwritable(kind),
     )
