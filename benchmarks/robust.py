@@ -1,6 +1,6 @@
 """Which defence? Every rule, with and without pre-aggregators, against every attack; the score is the worst case.
 
-    python benchmarks/robust.py digits      [--json FILE] [--markdown FILE] [--picture FILE]    about 3 minutes
+    python benchmarks/robust.py digits      [--json FILE] [--markdown FILE] [--picture FILE]    a few minutes
     python benchmarks/robust.py fashion     the same on Fashion-MNIST, 25 clients                   about half an hour
     python benchmarks/robust.py bucketing   the study of Karimireddy, He and Jaggi (ICLR 2022), on Fashion-MNIST
 
