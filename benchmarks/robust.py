@@ -18,6 +18,7 @@ import argparse
 import itertools
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -43,13 +44,19 @@ AGAINST = ("ALIE", "sign flip", "IPM 0.1", "label flip", "mimic")
 
 
 def compute(cells: Sequence[Cell], processes: int) -> list[float]:
-    """Each cell's accuracy, by processes with a core each."""
+    """Each cell's accuracy, by processes with a core each; says how far it is on the error stream."""
     context = multiprocessing.get_context("spawn")
     cores = context.Queue()
     for i in range(processes):
         cores.put(i)
+    found, begin = [], time.perf_counter()
     with ProcessPoolExecutor(processes, context, start, (cores,)) as pool:
-        return list(pool.map(run, cells, chunksize=4))
+        for value in pool.map(run, cells):
+            found.append(value)
+            if len(found) % max(len(cells) // 20, 1) == 0:
+                spent = time.perf_counter() - begin
+                print(f"{len(found)} of {len(cells)} trainings, {spent:.0f} s", file=sys.stderr, flush=True)
+    return found
 
 
 def percent(value: float) -> str:
