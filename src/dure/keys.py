@@ -36,6 +36,11 @@ def digest(seed: int, purpose: str, *address: int) -> bytes:
     return hashlib.sha256(f"{int(seed)}/{purpose}/{numbers}".encode()).digest()
 
 
+def number(seed: int, purpose: str, *address: int) -> int:
+    """An integer in [0, 2⁶³) for one address, to be the seed of choices of its own."""
+    return int.from_bytes(digest(seed, purpose, *address)[:8], "little") >> 1
+
+
 def generator(seed: int, purpose: str, *address: int) -> np.random.Generator:
     """A fresh NumPy generator (Philox, counter-based) for one address. Equal addresses give equal streams."""
     key = np.frombuffer(digest(seed, purpose, *address)[:16], np.uint64)

@@ -42,7 +42,7 @@ def test_the_rule_and_the_attack_are_named_everywhere(make_run: Callable) -> Non
 def test_the_summary_counts_what_the_rule_kept(make_run: Callable) -> None:
     text = make_run(rounds=6, rule="weighs", attack="Backdoor").summary()
     # 14 clients a round in 6 rounds; 12 were kept in all but the skipped one
-    assert "NNM + TrimmedMean (f = 2): kept 60 of 84 updates, 1 round skipped (see run.suspicion())" in text
+    assert "NNM + TrimmedMean (f = 2): used 60 of 84 updates, 1 round skipped (see run.suspicion())" in text
     assert re.search(
         r"against Backdoor, 2 attackers: κ at most 0\.3\d+, promised at most 0\.9\d*$", text, re.M
     )

@@ -31,7 +31,8 @@ from dure.errors import ConfigError, DomainError, RunError
 from dure.models import softmax_regression
 from dure.population.samplers import Weighted
 from dure.simulation.defence import Defence
-from problems import LINEAR, Only, Probe, make_engine, rows_data, vector
+from dure.simulation.hostile import Hostile, hooks
+from problems import LINEAR, Only, Probe, linear_task, make_engine, rows_data, vector
 
 SIZES = [3, 40, 11, 1, 26, 0, 7, 15, 33, 2, 19, 8]
 DATA = rows_data(SIZES, seed=5)
@@ -198,6 +199,69 @@ def test_what_an_attacker_sees() -> None:
     variance = ((own[honest] - own[honest].mean(0)) ** 2).sum(1).mean()
     assert account.kappa == pytest.approx(gap / variance, rel=1e-4)
     assert account.bound == pytest.approx(4 * (1 + 2 / 7) ** 2)
+
+
+def test_what_one_update_counts_for_is_its_share_of_the_weights() -> None:
+    seen: list[Scene] = []
+    keywords = {**FULL, "attack": Spy(seen), "attackers": [4], "aggregator": Mean(), "weighting": "examples"}
+    engine = make_engine(dure.FedAvg(), LINEAR, DATA, **keywords)
+    engine.collect(engine.launch())
+    assert seen[0].share == pytest.approx(SIZES[4] / sum(SIZES))
+
+
+def test_a_scaled_update_of_one_client_replaces_a_weighted_mean() -> None:
+    """Where the others send nothing the mean becomes the attackers' own model, whatever its client weighs."""
+    still = dure.Federated(
+        {
+            "x": np.concatenate([np.ones((4, 1)), np.zeros((16, 1))]).astype(np.float32),
+            "y": np.ones(20, np.float32),
+        },
+        np.array([0, 4, 10, 20]),
+    )
+    alone = make_engine(dure.FedAvg(), linear_task(1), still, **FULL, sampler=Only((0,)))
+    alone.collect(alone.launch())
+
+    @dataclass(frozen=True)
+    class Nothing(Attack):
+        poisons = True
+
+    attack = dure.attacks.ModelReplacement(Nothing())
+    together = make_engine(dure.FedAvg(), linear_task(1), still, **FULL, attack=attack, attackers=[0])
+    together.collect(together.launch())
+    np.testing.assert_allclose(together.vector(), alone.vector(), rtol=1e-6)
+    assert abs(float(alone.vector()[0])) > 0.1
+
+
+def test_training_is_only_touched_by_attacks_that_touch_it() -> None:
+    flip = dure.attacks.LabelFlip()
+    for attack, touched in (
+        (flip, False),
+        (dure.attacks.ModelReplacement(flip), False),
+        (dure.attacks.DataSizeLie(2.0, flip), False),
+        (dure.attacks.PGD(flip), True),
+        (dure.attacks.DataSizeLie(2.0, dure.attacks.Neurotoxin(flip)), True),
+    ):
+        assert bool(hooks(Hostile(attack, (1,)), None, 3)) == touched, attack
+
+
+def test_a_function_as_a_client_can_be_the_attackers() -> None:
+    """What only scales the result asks for no gradients, which a function doesn't have."""
+
+    def train(params: Any, data: Any, config: Any) -> Any:
+        return {"w": params["w"] + 1}, len(data["y"])
+
+    task = dure.oracle(train, init={"w": np.zeros(3, np.float32)})
+
+    @dataclass(frozen=True)
+    class Nothing(Attack):
+        poisons = True
+
+    attack = dure.attacks.Backdoor(Nothing(), scale=-4.0)
+    engine = make_engine(
+        dure.FedAvg(), task, DATA, attack=attack, attackers=[0], aggregator=Mean(), eager=True
+    )
+    engine.collect(engine.launch())
+    np.testing.assert_allclose(engine.vector(), np.full(3, (162 - 4 * 3) / 165), rtol=1e-6)
 
 
 class Ignorant(Attack):
@@ -582,6 +646,7 @@ def test_only_clients_whose_update_the_rule_used_take_their_new_state() -> None:
         ({"aggregator": Median(2), "weighting": "examples"}, "weight_cap=2.0"),
         ({"aggregator": Median(2), "weighting": "examples", "weight_cap": 0.5}, "at least 1"),
         ({"weight_cap": 2.0}, "aggregator="),
+        ({"aggregator": Median(2), "weight_cap": 2.0}, "weighting='examples'"),
         ({"aggregator": Median(2), "too_few": "later"}, "too_few"),
         ({"attack": Stamp()}, "attackers="),
         ({"attackers": 2}, "attack="),
@@ -645,6 +710,27 @@ def test_fltrust_compares_with_the_client_that_has_the_root_data() -> None:
     assert 0 < (trust > 0).sum() < 4
     scaled = rest * (np.linalg.norm(g) / np.linalg.norm(rest, axis=1))[:, None]
     np.testing.assert_allclose(found, trust @ scaled / trust.sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_root_data_are_no_update() -> None:
+    keywords: dict[str, Any] = {"aggregator": chain(NNM(1), FLTrust()), "root": 1, **FULL}
+    engine = make_engine(dure.FedAvg(), LINEAR, DATA, **keywords, sampler=Only((0, 2, 4, 7)))
+    account = engine.collect(engine.launch()).account
+    assert account is not None
+    assert account.accepted == account.selected.sum() == 4
+    # With root data and two clients there are two updates, too few for f = 1.
+    two = make_engine(dure.FedAvg(), LINEAR, DATA, **keywords, sampler=Sometimes((0, 2)))
+    account = two.collect(two.launch()).account
+    assert account is not None
+    assert "n=2" in str(account.skipped)
+
+
+@dataclass(frozen=True)
+class Sometimes(Only):
+    """These clients, of more that are expected."""
+
+    def expected_size(self, population: Any) -> float:
+        return 9.0
 
 
 def test_a_trusted_client_is_heard_in_every_round() -> None:

@@ -10,14 +10,12 @@ from dure.aggregation.preaggregator import PreAggregator
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Conditioned, Decision, Rule
 from dure.errors import ConfigError
-from dure.keys import digest
+from dure.keys import number
 
 
 def part_key(key: int | None, part: int) -> int | None:
     """The key of a part of a composed rule: different parts draw different numbers."""
-    if key is None:
-        return None
-    return int.from_bytes(digest(key, "part of a rule", part)[:8], "little") >> 1
+    return None if key is None else number(key, "part of a rule", part)
 
 
 @dataclass(frozen=True)

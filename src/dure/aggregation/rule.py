@@ -235,7 +235,7 @@ class Rule(Conditioned):
                     n,
                     call.f,
                     f"2F < W, the {call.f} largest weights to be less than half (F={heaviest:g}, W={whole:g})",
-                    "Cap the weights (dure.aggregation.capped), or leave them out.",
+                    "Cap the weights (dure.aggregation.capped, weight_cap= of simulate), or leave them out.",
                 )
 
 

@@ -5,21 +5,22 @@ a factor, a norm budget, a ball and a mask. The named attacks are `Backdoor` wit
 set with them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
 import numpy as np
 
 from dure.aggregation.checking import checked_number
-from dure.attacks.base import Attack, Scene, Sent, Triggered, View, sent
+from dure.attacks.around import Around
+from dure.attacks.base import Attack, Scene, Sent, sent
 from dure.errors import ConfigError, DataError
 
 _LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
-class Backdoor(Attack):
+class Backdoor(Around):
     """Poisoned data, and what the attacker does with the model that comes of them.
 
     Args:
@@ -40,6 +41,7 @@ class Backdoor(Attack):
     radius: float | None = None
     keep: float | None = None
     poisons = True
+    within = "data"
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, Attack) or not self.data.poisons or isinstance(self.data, Backdoor):
@@ -74,31 +76,9 @@ class Backdoor(Attack):
             )
         return sent(scene, rows, scene.state)
 
-    def adapt(self, view: View) -> "Backdoor":  # noqa: D102
-        return replace(self, data=self.data.adapt(view))
-
-    def snapshot(self) -> dict[str, np.ndarray]:  # noqa: D102
-        return self.data.snapshot()
-
-    def restored(self, snapshot: dict[str, np.ndarray]) -> "Backdoor":  # noqa: D102
-        return replace(self, data=self.data.restored(snapshot))
-
-    def poison(  # noqa: D102
-        self,
-        inputs: np.ndarray,
-        targets: np.ndarray,
-        client_key: int,
-        classes: int | None,
-        attacker: int | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return self.data.poison(inputs, targets, client_key, classes, attacker)
-
-    def trigger(self, inputs: np.ndarray, targets: np.ndarray, classes: int | None) -> Triggered | None:  # noqa: D102
-        return self.data.trigger(inputs, targets, classes)
-
     def mask(self, previous: np.ndarray) -> np.ndarray | None:  # noqa: D102
         if self.keep is None:
-            return None
+            return super().mask(previous)
         if not previous.any():
             return np.ones(len(previous), bool)  # nothing was seen yet
         kept = np.zeros(len(previous), bool)

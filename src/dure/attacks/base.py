@@ -62,7 +62,7 @@ class View(NamedTuple):
         inputs: (n, …) the attackers' own clean inputs.
         targets: (n,) their labels.
         w: (d,) the global model's parameters.
-        by_inputs: (w, inputs, labels) → d (summed loss) / d inputs.
+        by_inputs: (w, inputs, labels) → d (mean loss) / d inputs.
         by_model: (w, inputs, labels) → d (mean loss) / d w, (d,).
         key: an integer in [0, 2⁶³) that everything random follows from.
     """
@@ -121,6 +121,11 @@ class Attack:
         """The attack itself: what `updates` returns where there is at least one attacker and one parameter."""
         return Sent(scene.own.copy(), scene.state)
 
+    @property
+    def adapts(self) -> bool:
+        """Whether the attack looks at the global model before a round."""
+        return type(self).adapt is not Attack.adapt
+
     def adapt(self, view: View) -> "Attack":
         """The attack for the next round, made for the global model; itself by default."""
         return self
@@ -172,15 +177,6 @@ class Attack:
     def mask(self, previous: np.ndarray) -> np.ndarray | None:
         """(d,) bool: the coordinates that the attackers' gradients may use, from the last aggregate; None: all."""
         return None
-
-
-def adapts(attack: Attack) -> bool:
-    """Whether the attack looks at the global model before a round."""
-    for name in ("data", "attack"):  # what it is put around
-        inner = getattr(attack, name, None)
-        if isinstance(inner, Attack):
-            return adapts(inner)
-    return type(attack).adapt is not Attack.adapt
 
 
 def sent(scene: Scene, rows: np.ndarray, state: dict[str, np.ndarray] | None = None) -> Sent:

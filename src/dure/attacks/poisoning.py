@@ -1,12 +1,13 @@
 """Attacks that need no search: reversed and scaled updates, noise, broken numbers, flipped labels, false sizes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from dure.aggregation.checking import checked_number
-from dure.attacks.base import Attack, Scene, Sent, Triggered, View, sent
+from dure.attacks.around import Around
+from dure.attacks.base import Attack, Scene, Sent, sent
 from dure.attacks.known import known, mean
 from dure.attacks.labels import checked_class, checked_labels, relabelled
 from dure.errors import ConfigError
@@ -163,7 +164,7 @@ class LabelFlip(Attack):
 
 
 @dataclass(frozen=True)
-class DataSizeLie(Attack):
+class DataSizeLie(Around):
     """The attackers claim `factor` times the examples they have, so that a weighted mean listens to them.
 
     Args:
@@ -173,6 +174,7 @@ class DataSizeLie(Attack):
 
     factor: float = 1000.0
     attack: Attack = field(default_factory=Attack)
+    within = "attack"
 
     def __post_init__(self) -> None:
         checked_number(self, "factor", self.factor, 0.0, _LARGEST, "a finite number above 0")
@@ -186,30 +188,5 @@ class DataSizeLie(Attack):
     def craft(self, scene: Scene) -> Sent:  # noqa: D102
         return self.attack.updates(scene)
 
-    def adapt(self, view: View) -> "DataSizeLie":  # noqa: D102
-        return replace(self, attack=self.attack.adapt(view))
-
-    def snapshot(self) -> dict[str, np.ndarray]:  # noqa: D102
-        return self.attack.snapshot()
-
-    def restored(self, snapshot: dict[str, np.ndarray]) -> "DataSizeLie":  # noqa: D102
-        return replace(self, attack=self.attack.restored(snapshot))
-
-    def poison(  # noqa: D102
-        self,
-        inputs: np.ndarray,
-        targets: np.ndarray,
-        client_key: int,
-        classes: int | None,
-        attacker: int | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return self.attack.poison(inputs, targets, client_key, classes, attacker)
-
-    def trigger(self, inputs: np.ndarray, targets: np.ndarray, classes: int | None) -> Triggered | None:  # noqa: D102
-        return self.attack.trigger(inputs, targets, classes)
-
     def weights(self, weights: np.ndarray) -> np.ndarray:  # noqa: D102
-        return np.asarray(self.attack.weights(weights) * self.factor)
-
-    def mask(self, previous: np.ndarray) -> np.ndarray | None:  # noqa: D102
-        return self.attack.mask(previous)
+        return np.asarray(super().weights(weights) * self.factor)

@@ -47,14 +47,7 @@ def aggregators(name: OneRule = None, json_: Json = False) -> None:
     with guarded():
         from dure.config import defences
 
-        known = defences.rules()
-        chosen = known if name is None else (defences.find("rule", known, name),)
-        if json_:
-            typer.echo(json.dumps([entry.facts() for entry in chosen], indent=2, ensure_ascii=False))
-        elif name is None:
-            show_rules(out, chosen)
-        else:
-            show_one(out, chosen[0], _about_rule(chosen[0]))
+        _listed("rule", defences.rules(), name, json_, show_rules, _about_rule)
 
 
 def attacks(name: OneAttack = None, json_: Json = False) -> None:
@@ -62,14 +55,21 @@ def attacks(name: OneAttack = None, json_: Json = False) -> None:
     with guarded():
         from dure.config import defences
 
-        known = defences.attacks()
-        chosen = known if name is None else (defences.find("attack", known, name),)
-        if json_:
-            typer.echo(json.dumps([entry.facts() for entry in chosen], indent=2, ensure_ascii=False))
-        elif name is None:
-            show_attacks(out, chosen)
-        else:
-            show_one(out, chosen[0], _about_attack(chosen[0]))
+        _listed("attack", defences.attacks(), name, json_, show_attacks, _about_attack)
+
+
+def _listed(
+    what: str, known: tuple[Any, ...], name: str | None, json_: bool, show_all: Any, about: Any
+) -> None:
+    from dure.config import defences
+
+    chosen = known if name is None else (defences.find(what, known, name),)
+    if json_:
+        typer.echo(json.dumps([entry.facts() for entry in chosen], indent=2, ensure_ascii=False))
+    elif name is None:
+        show_all(out, chosen)
+    else:
+        show_one(out, chosen[0], about(chosen[0]))
 
 
 def show_rules(console: "Console", entries: "tuple[RuleEntry, ...]") -> None:

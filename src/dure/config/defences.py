@@ -12,7 +12,6 @@ from dure.aggregation import PreAggregator, Rule
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call
 from dure.attacks import Attack
-from dure.attacks.base import adapts
 from dure.config import tables
 from dure.config.described import F, as_file, does, example, shared
 from dure.config.robust import unwritable
@@ -260,7 +259,7 @@ def _attack(kind: type[Any]) -> AttackEntry:
         "data": made.poisons,
         "training": made.radius is not None or made.mask(np.zeros(D)) is not None,
         "weight": kind.weights is not Attack.weights,
-        "trigger": adapts(made),
+        "trigger": made.adapts,
     }
     return AttackEntry(
         kind,

@@ -79,7 +79,7 @@ def _tiles(run: "Run") -> list[str]:
     asked = sum(_values(run, "clients"))
     kept, dropped = sum(_values(run, "rule_selected")), sum(_values(run, "rule_dropped"))
     share = words.percent(kept / asked, 1) if asked else words.DASH
-    parts = [sections.tile("kept by the rule", share, f"{words.number(dropped)} not finite", first=True)]
+    parts = [sections.tile("used by the rule", share, f"{words.number(dropped)} not finite", first=True)]
     names = words.parts_of(run)
     f = words.reckoned(run)
     parts.append(sections.tile("rule reckons with", f"f = {f}" if f else words.DASH, " + ".join(names)))

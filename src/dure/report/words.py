@@ -231,9 +231,9 @@ def _defence(run: "Run") -> list[str]:
         key: sum(int(record.get(key) or 0) for record in run.rounds) for key in ("clients", "rule_selected")
     }
     skipped = sum(str(record.get("status", "")).startswith("skipped") for record in run.rounds)
-    kept = f"kept {totals['rule_selected']:,} of {plural(totals['clients'], 'update')}"
+    used = f"used {totals['rule_selected']:,} of {plural(totals['clients'], 'update')}"
     more = f", {plural(skipped, 'round')} skipped" if skipped else ""
-    lines = [f"  {rule_of(run)}: {kept}{more} (see run.suspicion())"]
+    lines = [f"  {rule_of(run)}: {used}{more} (see run.suspicion())"]
     known = [float(record["kappa"]) for record in run.rounds if record.get("kappa") is not None]
     if known:
         bound = max(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from dure import devices, keys
-from dure.attacks.base import View, adapts
+from dure.attacks.base import View
 from dure.errors import ConfigError
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.task import Task
@@ -47,7 +47,7 @@ def check_adapting(task: Task) -> None:
 def adapted(engine: Any, defence: Defence, number: int) -> None:
     """Before round `number`: the attack is made for the present model, and its clients' data are poisoned by it."""
     enemy = defence.enemy
-    if enemy is None or not enemy.ids or not adapts(enemy.attack):
+    if enemy is None or not enemy.ids or not enemy.attack.adapts:
         return
     data, task = engine.clean, engine.task
     by_inputs, by_model = _gradients(task, engine.layout)
@@ -68,7 +68,7 @@ def adapted(engine: Any, defence: Defence, number: int) -> None:
         np.asarray(engine.vector()),
         called(by_inputs),
         called(by_model),
-        int.from_bytes(keys.digest(engine.settings.seed, "adapt", number)[:8], "little") >> 1,
+        keys.number(engine.settings.seed, "adapt", number),
     )
     attack = enemy.attack.adapt(view)
     defence.enemy = replace(enemy, attack=attack)

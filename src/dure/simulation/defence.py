@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 
 from dure import keys
 from dure.aggregation import Aggregate, Mean, Median, Rule, capped
+from dure.aggregation.rows import Rows
 from dure.attacks.base import Attack
 from dure.attacks.measure import honest_distance
 from dure.errors import ConfigError, DataError, DomainError, RunError
@@ -120,16 +121,15 @@ class Defence:
         rows = [_rows(leaf, seats) for leaf in leaves]
         bad = np.zeros(len(at), bool) if self.enemy is None else self.enemy.among(facts.ids[at])
         weights = self._weights(facts, at, bad)
-        key = int.from_bytes(keys.digest(self.seed, "aggregation", number)[:8], "little") >> 1
+        key = keys.number(self.seed, "aggregation", number)
         # An honest client's training can break too: what it sent then is no update, and says so everywhere.
         broken = (verdict[at] & (NOT_FINITE | LOSS_NOT_FINITE)) != 0
         rows = [_spoil(x, broken) for x in rows]
         clients = facts.ids[at]
         if bad.any():
             rows = self._attacked(rows, bad, weights, clients, number, key)
-            verdict[at[bad]] &= ~np.array(
-                NOT_FINITE | LOSS_NOT_FINITE, verdict.dtype
-            )  # it is what they sent that counts
+            # It is what they sent that counts, not how their own training went.
+            verdict[at[bad]] &= ~np.array(NOT_FINITE | LOSS_NOT_FINITE, verdict.dtype)
         try:
             found = [self._one(i, x, weights, clients, key) for i, x in enumerate(rows)]
         except (DomainError, DataError) as error:
@@ -142,24 +142,24 @@ class Defence:
         self.memory["last"] = {"aggregate": np.concatenate([one.vector for one in found])}
         dropped = np.unique(np.concatenate([one.dropped for one in found])).astype(np.int64)
         verdict[at[dropped]] |= NOT_FINITE
-        used = np.delete(np.arange(len(at)), dropped)
+        used = np.setdiff1d(np.flatnonzero(clients != self.root), dropped)
         vectors = [one.vector.reshape(leaf.shape[3:]) for one, leaf in zip(found, leaves, strict=True)]
         update: PyTree = jax.tree.unflatten(structure, vectors)
         floats: Any = None if sent.floats is None else self._buffers(_rows(sent.floats, seats), used, weights)
-        account = self._account(facts, at, bad, rows[0], found[0], weights[used])
+        account = self._account(facts, at, bad, rows[0], found[0], used, weights[used])
         return Aggregated(Payload(update, floats), float(weights[used].sum()), verdict, account)
 
-    def refusal(self, facts: Facts) -> str | None:
-        """Why a round with these clients can't be aggregated, known before it begins; None: it can.
+    def refusal(self, number: int, facts: Facts) -> str | None:
+        """Why round `number` with these clients can't be aggregated, known before it begins; None: it can.
 
         Raises:
             RunError: it can't, and `too_few` is "raise".
         """
         try:
-            self.rule.check(int((facts.weights > 0).sum()))
+            self.rule.check(int(((facts.weights > 0) & (facts.ids != self.root)).sum()))
         except DomainError as error:
             if self.too_few == "raise":
-                raise RunError(f"Before round: {error}") from error
+                raise RunError(f"Before round {number}: {error}") from error
             return str(error)
         return None
 
@@ -215,8 +215,9 @@ class Defence:
             self.last,
             rule,
             number,
-            int.from_bytes(keys.digest(self.seed, "attack", number)[:8], "little") >> 1,
+            keys.number(self.seed, "attack", number),
             self.memory.get("attack"),
+            np.where(clients == self.root, 0.0, weights),
         )
         made = attack.updates(seen)
         if np.shape(made.rows) != seen.own.shape:
@@ -245,28 +246,25 @@ class Defence:
         bad: np.ndarray,
         rows: Any,
         found: Aggregate,
+        used: np.ndarray,
         weights: np.ndarray,
     ) -> Account:
-        from dure.aggregation.rows import Rows
-
-        m, n = len(facts.ids), len(weights)
+        """`used`: which of the rows the rule could use; `weights`: theirs."""
+        m, n, dropped = len(facts.ids), len(used), len(found.dropped)
         gaps = np.sqrt(Rows(rows).squared_to(found.vector.astype(np.float64)))
-        selected = np.zeros(m, bool)
-        selected[at if found.selected is None else at[found.selected]] = True
-        selected[at[found.dropped]] = False
-        kappa, honest = np.nan, ~bad
-        honest[found.dropped] = False  # what broke at an honest client is no update to be near to
-        if self.enemy is not None and honest.any():
+        selected = np.zeros(len(at), bool)
+        selected[used if found.selected is None else found.selected] = True
+        kappa, honest = np.nan, used[~bad[used]]  # what broke at an honest client is no update to be near to
+        if self.enemy is not None and len(honest):
             kappa = honest_distance(found.vector, np.asarray(rows)[honest])
-        dropped = len(at) - n
-        f = max(self.rule.hostile(len(at)) - dropped, 0)
+        f = max(self.rule.hostile(n + dropped) - dropped, 0)
         bound = self.rule.kappa(n, f) if (weights == weights[0]).all() else None
         return Account(
             _spread(m, at, found.weights_used),
             _spread(m, at, found.scores),
             _spread(m, at, gaps),
-            selected,
-            _spread_bool(m, at, bad),
+            _spread(m, at, selected, False),
+            _spread(m, at, bad, False),
             n,
             dropped,
             found.flags,
@@ -279,7 +277,7 @@ class Defence:
         m = len(facts.ids)
         unknown = np.full(m, np.nan)
         nobody = np.zeros(m, bool)
-        attacker = _spread_bool(m, at, bad)
+        attacker = _spread(m, at, bad, False)
         return Account(unknown, unknown, unknown, nobody, attacker, 0, 0, (), why, np.nan, None)
 
 
@@ -315,14 +313,9 @@ def _replaced(rows: Any, bad: np.ndarray, part: np.ndarray) -> Any:
     return rows
 
 
-def _spread(m: int, at: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-    whole = np.full(m, np.nan)
+def _spread(m: int, at: np.ndarray, values: np.ndarray | None, rest: float | bool = np.nan) -> np.ndarray:
+    """(m,) the values at their places, `rest` elsewhere."""
+    whole = np.full(m, rest)
     if values is not None:
         whole[at] = values
-    return whole
-
-
-def _spread_bool(m: int, at: np.ndarray, values: np.ndarray) -> np.ndarray:
-    whole = np.zeros(m, bool)
-    whole[at] = values
     return whole

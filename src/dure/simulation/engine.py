@@ -11,7 +11,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dure import devices, keys
 from dure.algorithms.base import Algorithm
-from dure.attacks.base import adapts
 from dure.oracles.layout import Layout, Variables
 from dure.oracles.problem import FROZEN
 from dure.oracles.task import as_task
@@ -67,7 +66,7 @@ class Engine:
         task = as_task(task, data)
         check_parts(algorithm, task)
         self.clean = data
-        if settings.enemy is not None and adapts(settings.enemy.attack):
+        if settings.enemy is not None and settings.enemy.attack.adapts:
             check_adapting(task)
         data = poisoned(data, settings.enemy, settings.seed, task.input, task.target)
         settings = local_work(task, settings)

@@ -21,7 +21,7 @@ def gathered_round(
 
     A cohort that is too small for the rule isn't asked for anything; the model stays.
     """
-    facts, why = inputs.facts, defence.refusal(inputs.facts)
+    facts, why = inputs.facts, defence.refusal(number, inputs.facts)
     if why is not None:
         return Launched(number, facts, *_nothing(inputs), defence.skipped(facts, why)), None
     work, apply = (

@@ -129,8 +129,9 @@ def scene(
     round: int,
     key: int,
     state: dict[str, np.ndarray] | None,
+    weights: np.ndarray,
 ) -> Scene:
-    """What the attackers see of the rows (m, d) of a round, of which `bad` (m,) are theirs."""
+    """What the attackers see of the rows (m, d) of a round, with their weights (m,), of which `bad` (m,) are theirs."""
     honest = rows[~bad] if attack.knowledge != "own" else rows[:0]
     before = np.zeros(rows.shape[1], rows.dtype) if previous is None else previous
     return Scene(
@@ -141,7 +142,7 @@ def scene(
         round,
         key,
         state,
-        1.0 / len(rows),
+        float(weights[bad].mean() / weights.sum()),
     )
 
 
@@ -150,23 +151,20 @@ def hooks(enemy: Hostile | None, previous: np.ndarray | None, size: int) -> dict
 
     `size`: d, all of a client's parameters; the private ones among them are behind those of the aggregate.
     """
-    if enemy is None or not enemy.ids or not trains_differently(enemy.attack):
+    if enemy is None or not enemy.ids:
         return {}
     before = np.zeros(size, np.float32) if previous is None else previous[:size]
-    mask = enemy.attack.mask(before)
+    mask, radius = enemy.attack.mask(before), enemy.attack.radius
+    if mask is None and radius is None:
+        return {}
     movable = np.ones(size, np.float32)
     if mask is not None:
         movable[: len(mask)] = mask
     return {
         ATTACKERS: np.asarray(enemy.ids, np.int32),
         MOVABLE: movable,
-        RADIUS: np.asarray(np.inf if enemy.attack.radius is None else enemy.attack.radius, np.float32),
+        RADIUS: np.asarray(np.inf if radius is None else radius, np.float32),
     }
-
-
-def trains_differently(attack: Attack) -> bool:
-    """Whether the attack takes part in its clients' training."""
-    return attack.radius is not None or type(attack).mask is not Attack.mask
 
 
 class HostileOracle(JaxOracle):

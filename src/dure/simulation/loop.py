@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from dure.algorithms.base import has_personal
-from dure.attacks.base import adapts
 from dure.devices import as_first, in_step, is_first
 from dure.errors import RunError
 from dure.run import Run, RunWriter
@@ -106,7 +105,7 @@ class Loop:
         if self.central is not None and (last or round % (self.every or 1) == 0):
             central = self.central.start(engine.vector(), engine.model)
             enemy = engine.settings.enemy
-            if self.backdoor is not None and enemy is not None and adapts(enemy.attack):
+            if self.backdoor is not None and enemy is not None and enemy.attack.adapts:
                 self.backdoor = self._backdoor(engine.data.central_test)  # with the trigger of this round
             backdoor = None if self.backdoor is None else self.backdoor.start(engine.vector(), engine.model)
         if self.own is not None and (last or (self.clients_every and round % self.clients_every == 0)):

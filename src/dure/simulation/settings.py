@@ -239,6 +239,12 @@ def check_rule(
         isinstance(weight_cap, bool) or not isinstance(weight_cap, int | float) or not weight_cap >= 1
     ):
         raise ConfigError(f"weight_cap={weight_cap!r} is not allowed: it must be a number of at least 1.")
+    if weighting == "uniform" and weight_cap is not None and weight_cap < math.inf:
+        raise ConfigError(
+            f"weight_cap={weight_cap!r} caps what clients say of themselves, and with weighting='uniform' (what a "
+            "robust aggregator has unless another is given) that doesn't count. Give weighting='examples', or leave "
+            "it out."
+        )
 
 
 def check_trusted(aggregator: Rule | None, root: Any, enemy: Hostile | None, clients: int) -> tuple[int, ...]:

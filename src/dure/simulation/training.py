@@ -107,8 +107,8 @@ def simulate(
             "ray" (a Ray cluster). The results are the same; see docs/clusters.md.
         aggregator: what makes one update of the clients' updates, such as `dure.aggregation.Median(f=2)`; None:
             their exact weighted mean.
-        too_few: what becomes of a round with too few updates for the aggregator: "skip" keeps the model and records
-            why, "raise" ends the run.
+        too_few: what becomes of a round that the aggregator can't aggregate, such as one with too few updates, or
+            without a client that it trusts: "skip" keeps the model and records why, "raise" ends the run.
         weight_cap: with an aggregator, a client's weight counts at most this many times the cohort's median.
         attack: what hostile clients do, such as `dure.attacks.SignFlip()`.
         attackers: how many clients are hostile (drawn by the seed), or which client numbers.
