@@ -258,7 +258,7 @@ def _attack(kind: type[Any]) -> AttackEntry:
         "update": kind.craft is not Attack.craft,
         "data": made.poisons,
         "training": made.radius is not None or made.mask(np.zeros(D)) is not None,
-        "weight": kind.weights is not Attack.weights,
+        "weight": not np.array_equal(made.weights(np.ones(1)), np.ones(1)),
         "trigger": made.adapts,
     }
     return AttackEntry(
