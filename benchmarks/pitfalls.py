@@ -23,6 +23,7 @@ from dure.algorithms.admm import Consensus
 from dure.algorithms.feddyn import Corrected
 from dure.algorithms.hierfavg import Edges
 from dure.algorithms.scaffold import Controlled, ControlledUpdate
+from robust_pitfalls import ROBUST
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from problems import Q10, QUADRATIC, make_engine, q10
@@ -323,7 +324,8 @@ def main() -> None:
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     asked = parser.parse_args()
-    rows = [(p.what, p.setting, p.measured, shown(p.wrong()), shown(p.right())) for p in PITFALLS]
+    pitfalls = (*PITFALLS, *(Pitfall(*line) for line in ROBUST))
+    rows = [(p.what, p.setting, p.measured, shown(p.wrong()), shown(p.right())) for p in pitfalls]
     table = Table("what", "setting", "measured", "wrong", "here", title="Where common listings go wrong")
     for row in rows:
         table.add_row(*row)
