@@ -45,7 +45,7 @@ def test_stopped_and_resumed_to_the_same_end(tmp_path: Path, monkeypatch: pytest
     Path("hostile.toml").write_text(TEXT)
     done = dure("run", "hostile.toml", "-d", "whole")
     assert done.exit_code == 0, done.stderr
-    assert "NNM + CenteredClipping (f = 3): kept" in done.stdout
+    assert "NNM + CenteredClipping (f = 3): used" in done.stdout
     assert "against Mimic, 3 attackers: κ at most" in done.stdout
     assert "<h2>Hostile clients</h2>" in Path("whole/report.html").read_text(encoding="utf-8")
     table = Run.open("whole").suspicion()
