@@ -50,7 +50,7 @@ def products(rows: np.ndarray, origin: np.ndarray, others: np.ndarray | None = N
 
     All cores work on it, and their number can't be seen in a bit.
     """
-    from dure.aggregation.kernels.host import CHUNK, in_order  # needs numba, which takes a while to load
+    from dure.aggregation.kernels.host import CHUNK, add_chunks  # needs numba, which takes a while to load
 
     extra = np.empty((0, rows.shape[1])) if others is None else others
 
@@ -60,8 +60,7 @@ def products(rows: np.ndarray, origin: np.ndarray, others: np.ndarray | None = N
         return np.asarray(piece @ piece.T)
 
     found = np.zeros((len(rows) + len(extra),) * 2)
-    for piece in in_order(part, range(0, rows.shape[1], CHUNK)):
-        found += piece
+    add_chunks(part, rows.shape[1], found)
     return found
 
 

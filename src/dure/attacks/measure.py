@@ -4,6 +4,9 @@ import numpy as np
 
 from dure.errors import DataError
 
+#: Columns in float64 at a time: they stay in the cache.
+_COLUMNS = 4096
+
 
 def honest_distance(aggregate: np.ndarray, honest: np.ndarray) -> float:
     """‖aggregate − m‖² over the mean of ‖x_i − m‖², m being the mean of the honest updates: κ of one round.
@@ -26,12 +29,17 @@ def honest_distance(aggregate: np.ndarray, honest: np.ndarray) -> float:
             f"honest{list(honest.shape)} and aggregate{list(aggregate.shape)} don't fit: they must be (h, d) with "
             "h ≥ 1, and (d,)."
         )
-    # Relative to one of the rows, equal rows have exactly that row as their mean.
-    origin = honest[0].astype(np.float64)
-    apart = honest - origin
-    m = apart.mean(0)
-    moved = aggregate - origin - m
-    distance, variance = float(moved @ moved), float(((apart - m) ** 2).sum(1).mean())
+    distance = variance = 0.0
+    for first in range(0, honest.shape[1], _COLUMNS):
+        at = slice(first, first + _COLUMNS)
+        # Relative to one of the rows, equal rows have exactly that row as their mean.
+        origin = honest[0, at].astype(np.float64)
+        apart = honest[:, at] - origin
+        m = apart.mean(0)
+        moved = aggregate[at] - origin - m
+        apart -= m
+        distance += float(np.einsum("i,i", moved, moved))  # einsum adds up alike for any number of threads
+        variance += float(np.einsum("ij,ij", apart, apart)) / len(honest)
     if variance == 0:
         return 0.0 if distance == 0 else float(distance * np.inf)
     return distance / variance

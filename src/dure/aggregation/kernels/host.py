@@ -21,6 +21,8 @@ from dure.aggregation.kernels.threads import one_blas_thread
 CHUNK = 1024
 #: Rows that are mixed of so few others are summed one by one: clipping, buckets.
 FEW = 4
+#: Numbers in the results of chunks that a thread holds back.
+HELD = 1 << 17
 
 
 @lru_cache(maxsize=1)
@@ -55,6 +57,19 @@ def _all(work: Callable[[tuple[int, int]], Any], width: int, parts: int = 8) -> 
         pass
 
 
+def add_chunks(part: Callable[[int], np.ndarray], width: int, total: np.ndarray) -> None:
+    """Makes total ← total + Σ part(low), one chunk after the other in their order.
+
+    A thread does several chunks at a call, as many as their results take `HELD` numbers: a chunk alone may take less
+    time than handing it to a thread.
+    """
+    each = CHUNK * max(1, min(16, HELD // max(total.size, 1)))
+    tasks = range(0, width, each)
+    for pieces in in_order(lambda first: [part(x) for x in range(first, min(first + each, width), CHUNK)], tasks):
+        for piece in pieces:
+            total += piece
+
+
 def over_columns(
     kernel: Callable[..., None],
     x: np.ndarray,
@@ -72,12 +87,12 @@ def over_columns(
         return
     every = np.arange(len(mixing))
 
-    def part(low: int) -> None:
-        tile = _mixed(x, rows, mixing, centre, slice(low, low + CHUNK))
-        kernel(tile, every, 0, tile.shape[1], out[low : low + CHUNK])
+    def part(here: tuple[int, int]) -> None:
+        for low in range(*here, CHUNK):
+            tile = _mixed(x, rows, mixing, centre, slice(low, low + CHUNK))
+            kernel(tile, every, 0, tile.shape[1], out[low : low + CHUNK])
 
-    for _ in in_order(part, range(0, x.shape[1], CHUNK)):
-        pass
+    _all(part, x.shape[1])
 
 
 def _mixed(
@@ -134,8 +149,7 @@ def gram(
         with np.errstate(invalid="ignore"):  # a row that is not finite is found by what comes of it
             return np.asarray(y @ y.T)
 
-    for piece in in_order(part, range(0, x.shape[1], CHUNK)):
-        total += piece
+    add_chunks(part, x.shape[1], total)
 
 
 def squared_to(x: np.ndarray, rows: np.ndarray, point: np.ndarray, total: np.ndarray) -> None:
@@ -146,8 +160,7 @@ def squared_to(x: np.ndarray, rows: np.ndarray, point: np.ndarray, total: np.nda
         columns.squared_to(x, rows, low, min(low + CHUNK, x.shape[1]), point, found)
         return found
 
-    for piece in in_order(part, range(0, x.shape[1], CHUNK)):
-        total += piece
+    add_chunks(part, x.shape[1], total)
 
 
 def along(
@@ -162,8 +175,7 @@ def along(
             y -= origin[here]
         return np.asarray(y @ vector[here])
 
-    for piece in in_order(part, range(0, x.shape[1], CHUNK)):
-        total += piece
+    add_chunks(part, x.shape[1], total)
 
 
 def mixed(
@@ -182,9 +194,8 @@ def mixed(
         _all(few, x.shape[1])
         return
 
-    def part(low: int) -> None:
-        here = slice(low, low + CHUNK)
-        out[:, here] = _mixed(x, rows, mixing, centre, here)
+    def part(here: tuple[int, int]) -> None:
+        for low in range(*here, CHUNK):
+            out[:, low : low + CHUNK] = _mixed(x, rows, mixing, centre, slice(low, low + CHUNK))
 
-    for _ in in_order(part, range(0, x.shape[1], CHUNK)):
-        pass
+    _all(part, x.shape[1])
