@@ -73,7 +73,7 @@ def test_errors() -> None:
         ARC(f=2)(X[:4])
     ARC(f=2)(X[:5])
     for norm in (0, -1.0, np.inf, np.nan, True):
-        with pytest.raises(ConfigError, match="more than 0"):
+        with pytest.raises(ConfigError, match="a finite number above 0"):
             Clipping(norm)
 
 

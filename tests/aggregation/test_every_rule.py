@@ -165,6 +165,7 @@ def test_arguments_that_cannot_be_used_are_named(name):
         ({"weights": np.full(11, 1e308)}, "add up to more"),
         ({"clients": list("abcdefghijk")}, "client numbers are integers"),
         ({"clients": np.arange(11) + 0.5}, "client numbers are integers"),
+        ({"state": 5}, "state=5 is not allowed"),
     ):
         with pytest.raises(DataError, match=said):
             call(rule, x, **wrong)

@@ -106,7 +106,7 @@ def test_only_some_columns_and_the_centre() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ConfigError, match="more than 0"):
+    with pytest.raises(ConfigError, match="a finite number above 0"):
         FoolsGold(confidence=0.0)
     with pytest.raises(DataError, match=r"\['norms'\]: FoolsGold returns and takes \['clients', 'history'\]"):
         FoolsGold()(RNG.normal(size=(2, 3)), state={"norms": np.ones(2)})

@@ -118,6 +118,10 @@ def test_smea_refuses_what_would_take_days():
     with pytest.raises(DomainError, match="at most 1,000,000 sets"):
         SMEA(10).check(30)
     SMEA(10).check(21)  # 352,716 sets
+    with pytest.raises(
+        DomainError, match="at most 100 sets"
+    ):  # 1000 of them, and each takes a good part of a second
+        SMEA(1).check(1001)
     with pytest.raises(DomainError, match="2f < n"):
         SMEA(15).check(30)
 

@@ -54,7 +54,7 @@ def test_noise_is_drawn_by_the_key_in_the_scale_that_was_asked_for() -> None:
 
 def test_errors() -> None:
     for norm in (0.0, -1.0, np.inf, np.nan):
-        with pytest.raises(ConfigError, match="more than 0"):
+        with pytest.raises(ConfigError, match="a finite number above 0"):
             NormClipping(norm)
     for noise in (-1.0, np.nan):
         with pytest.raises(ConfigError, match="at least 0"):

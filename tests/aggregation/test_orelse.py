@@ -91,5 +91,7 @@ def test_within_a_chain_and_around_one() -> None:
     np.testing.assert_allclose(found.vector, TrimmedMean(f=2)(X).vector)
     assert found.flags[0].startswith("TrimmedMean was used, for Krum needs")
     assert around.kappa(9, 2) == TrimmedMean(f=2).kappa(9, 2)
+    again = OrElse(Krum(f=2), chain(Bucketing(2), Median(f=1)))(X[:6], key=0)
+    assert again.flags[0].startswith("Bucketing + Median was used, for Krum needs")
     assert RULE.weighting == "selection"
     assert OrElse(chain(NNM(f=1), Mean()), Mean()).weighting == "none"

@@ -459,6 +459,7 @@ def test_label_flip_of_one_class_and_kinds_of_labels() -> None:
         (LabelFlip(), np.array([0, 10]), 10, "label 10"),
         (LabelFlip(), np.array([-1]), 10, "label -1"),
         (LabelFlip(), np.array([0.5]), 10, "whole numbers"),
+        (LabelFlip(), np.eye(10, dtype=np.float32)[:1], 10, "one-hot"),
         (LabelFlip(), np.array([0]), None, "classes=None"),
         (LabelFlip(), np.array([0], np.uint8), 1000, "uint8"),
         (LabelFlip(3, 12), np.array([0]), 10, "target=12"),

@@ -391,6 +391,23 @@ def test_the_record_says_how_often_a_backdoor_works() -> None:
     assert run.rounds[1]["attackers"] == 3
 
 
+def test_a_backdoor_that_nobody_can_see_and_parts_that_nobody_does_are_warned_of() -> None:
+    task = dure.classification(softmax_regression(64, 10))
+    unseen = replace(dure.data.digits(), central_test=None)
+    keywords: dict[str, Any] = {"rounds": 1, "steps": 1}
+    with pytest.warns(UserWarning, match="has no central test rows"):
+        dure.simulate(dure.FedAvg(), task, unseen, attack=Stamp(), attackers=3, **keywords)
+    dure.simulate(dure.FedAvg(), task, unseen, attack=Stamp(), attackers=0, **keywords)
+    dure.simulate(dure.FedAvg(), task, unseen, attack=Stamp(), attackers=3, evaluate_every=None, **keywords)
+    dba = dure.attacks.ModelReplacement(
+        dure.attacks.DBA(target=7, shape=(8, 8), patches=((0, 0, 1, 2), (3, 3, 2, 1)))
+    )
+    with pytest.warns(UserWarning, match="2 parts, and there are 1 attackers"):
+        dure.simulate(dure.FedAvg(), task, dure.data.digits(), attack=dba, attackers=1, **keywords)
+    for attackers in (0, 2):
+        dure.simulate(dure.FedAvg(), task, dure.data.digits(), attack=dba, attackers=attackers, **keywords)
+
+
 def test_a_trigger_that_follows_the_model(tmp_path: Path) -> None:
     data = dure.data.digits()
     task = dure.classification(softmax_regression(64, 10))

@@ -56,6 +56,10 @@ class Chain(Rule):
     def _keeps_clients(self) -> bool:
         return all(step.keeps_clients for step in self.before)
 
+    @property
+    def title(self) -> str:
+        return " + ".join(part.title for part in self._parts)
+
     def _sizes(self, n: int) -> Iterator[tuple[Conditioned, int]]:
         """Each part with the number of rows that it meets."""
         for step in self.before:

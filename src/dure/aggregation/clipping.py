@@ -29,7 +29,9 @@ class Clipping(PreAggregator):
     norm: float
 
     def __post_init__(self) -> None:
-        checked_number(self, "norm", self.norm, 0.0, float(np.finfo(np.float64).max), "more than 0")
+        checked_number(
+            self, "norm", self.norm, 0.0, float(np.finfo(np.float64).max), "a finite number above 0"
+        )
 
     def mixing(self, rows: Rows, call: Call) -> tuple[np.ndarray, dict[str, Any]]:
         factors = clip_factors(rows.lengths(), self.norm)

@@ -56,7 +56,12 @@ class FoolsGold(Rule):
 
     def __post_init__(self) -> None:
         checked_number(
-            self, "confidence", self.confidence, 0.0, float(np.finfo(np.float64).max), "more than 0"
+            self,
+            "confidence",
+            self.confidence,
+            0.0,
+            float(np.finfo(np.float64).max),
+            "a finite number above 0",
         )
         if self.columns is not None:
             first, end = self.columns

@@ -33,7 +33,7 @@ class NormClipping(Rule):
     draws: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checked_number(self, "norm", self.norm, 0.0, _MOST, "more than 0")
+        checked_number(self, "norm", self.norm, 0.0, _MOST, "a finite number above 0")
         if self.noise != 0:
             checked_number(self, "noise", self.noise, 0.0, _MOST, "at least 0")
 

@@ -89,7 +89,7 @@ class OrElse(Rule):
             )
         flags = found.flags
         if refusal is not None:
-            flags = (f"{type(part).__name__} was used, for {str(refusal).split('. ')[0]}", *flags)
+            flags = (f"{part.title} was used, for {str(refusal).split('. ')[0]}", *flags)
         return found._replace(state=state or None, flags=flags)
 
 

@@ -36,7 +36,7 @@ class RLR(Rule):
     def __post_init__(self) -> None:
         checked_count(self, "threshold", self.threshold, 1)
         checked_count(self, "f", self.f)
-        checked_number(self, "lr", self.lr, 0.0, float(np.finfo(np.float64).max), "more than 0")
+        checked_number(self, "lr", self.lr, 0.0, float(np.finfo(np.float64).max), "a finite number above 0")
         if not isinstance(self.inner, Rule):
             raise ConfigError(f"RLR(inner={self.inner!r}) is not allowed: it must be a rule, such as Mean().")
         for name in ("weighting", "geometric", "draws", "by_client"):

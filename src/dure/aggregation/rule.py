@@ -136,6 +136,11 @@ class Conditioned:
     geometric: ClassVar[bool] = False
     draws: ClassVar[bool] = False
 
+    @property
+    def title(self) -> str:
+        """Its name, of a chain the names of its parts."""
+        return type(self).__name__
+
     def hostile(self, m: int) -> int:
         """f, the number of hostile ones among m updates that it reckons with; 0 where it has none."""
         return int(getattr(self, "f", 0))
@@ -262,6 +267,10 @@ def received(
     rows, malformed = as_rows(updates)
     m = malformed.shape[0]
     weights = checked_weights(weights, m)
+    if state is not None and not isinstance(state, Mapping):
+        raise DataError(
+            f"state={state!r} is not allowed: give what the last call returned as `state`, or None at first."
+        )
     rows.centre = checked_vector("center", center, rows.d)
     server = checked_vector("server", server, rows.d)
     clients = checked_clients(clients, m)

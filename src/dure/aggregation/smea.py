@@ -15,6 +15,8 @@ from dure.aggregation.rule import Call, Decision, Rule, half
 
 #: More sets than this are refused: a million take about a minute.
 MOST_SETS = 1_000_000
+#: Nor more than this for the number of sets times the cube of their size, which is what their eigenvalues take.
+MOST_WORK = 10**11
 #: Sets whose eigenvalues are computed together: at most so many, of so many numbers in all.
 _BATCH, _NUMBERS = 2048, 2**22
 #: Eigenvalues this near to each other are the same: a set and its mirror image differ by rounding alone.
@@ -27,7 +29,8 @@ class SMEA(Rule):
 
     All sets are compared, but for those with a pair of rows that is too far apart to do better than the best so far:
     the top eigenvalue of a set S is at least D_ij / (2|S|). The lexicographically smallest of equally good sets
-    counts. Calls with more than 1,000,000 sets, C(n, f), are refused: take MDA or CAF there.
+    counts. Calls with more than 1,000,000 sets, C(n, f), are refused, and large sets sooner (C(n, f) · (n − f)³
+    at most 10¹¹, which is a minute or two): take MDA or CAF there.
 
     `details`: `lambda_max`, that eigenvalue (divisor |S|); `sets`, how many were compared.
 
@@ -45,8 +48,10 @@ class SMEA(Rule):
 
     def needs(self, n: int, f: int) -> str | None:
         failed = half(n, f)
-        if failed is None and comb(n, f) > MOST_SETS:
-            failed = f"at most {MOST_SETS:,} sets to compare (C(n, f) = {comb(n, f):,}; MDA and CAF need no search)"
+        if failed is None and comb(n, f) > (most := min(MOST_SETS, MOST_WORK // (n - f) ** 3)):
+            failed = (
+                f"at most {most:,} sets to compare (C(n, f) = {comb(n, f):,}; MDA and CAF need no search)"
+            )
         return failed
 
     def decide(self, rows: Rows, call: Call) -> Decision:

@@ -51,6 +51,10 @@ class Around(Attack):
         """The other's."""
         return self.inner.poison(inputs, targets, client_key, classes, attacker)
 
+    def parts(self) -> int:
+        """The other's."""
+        return self.inner.parts()
+
     def trigger(self, inputs: np.ndarray, targets: np.ndarray, classes: int | None) -> Triggered | None:
         """The other's."""
         return self.inner.trigger(inputs, targets, classes)

@@ -161,6 +161,10 @@ class Attack:
         """
         return inputs, targets
 
+    def parts(self) -> int:
+        """Into how many parts attackers divide the work: with fewer attackers nobody does some of it."""
+        return 1
+
     def trigger(self, inputs: np.ndarray, targets: np.ndarray, classes: int | None) -> Triggered | None:
         """For backdoors: test inputs that should set the backdoor off; None for other attacks.
 

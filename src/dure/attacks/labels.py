@@ -11,9 +11,15 @@ def checked_labels(attack: object, targets: np.ndarray, classes: int | None) -> 
     """(the labels as int64, the number of classes).
 
     Raises:
-        DataError: there are no classes, or a label is not one of 0 … classes − 1.
+        DataError: there are no classes, or a label is not one of 0 … classes − 1, or targets look like
+            one-hot rows.
     """
     name = type(attack).__name__
+    if targets.ndim > 1 and targets.dtype.kind not in "iub":
+        raise DataError(
+            f"{name} changes labels, and the targets are {targets.dtype}{list(targets.shape)}: give class numbers "
+            "(for one-hot rows: targets.argmax(-1))."
+        )
     if classes is None or classes < 1:
         raise DataError(f"{name} changes labels, and the task has none (classes={classes!r}).")
     labels = targets.astype(np.int64) if targets.dtype.kind in "iufb" else None

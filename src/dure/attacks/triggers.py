@@ -42,10 +42,6 @@ class Stamping(Attack):
         """New inputs (n, …) with one part of the trigger, or all of it (None)."""
         raise NotImplementedError
 
-    def parts(self) -> int:
-        """Into how many parts attackers divide the trigger."""
-        return 1
-
     def poison(  # noqa: D102
         self,
         inputs: np.ndarray,
@@ -146,7 +142,8 @@ class DBA(Stamping):
 
     Args:
         target: the label that the whole trigger is to bring about.
-        patches: the parts, (row, column, height, width) each; attacker i gets part i modulo their number.
+        patches: the parts, (row, column, height, width) each; attacker i gets part i modulo their number. With
+            fewer attackers than parts some part is trained by nobody, and a run warns of it.
         value: of their pixels, one number, or one for each channel.
         share: of the rows that are poisoned, rounded up to whole rows; in [0, 1].
         source: only rows of this class are poisoned, and count in the test; None: rows of any class.

@@ -1,5 +1,6 @@
 """Clients that an attacker controls: who they are, what becomes of their data and of what they send."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -54,7 +55,7 @@ def hostile(attack: Any, attackers: Any, clients: int, seed: int) -> Hostile | N
         if not 0 <= attackers <= clients:
             raise ConfigError(f"attackers={attackers} is not allowed: there are {clients} clients.")
         chosen = keys.generator(seed, "attackers").choice(clients, int(attackers), replace=False)
-        return Hostile(attack, tuple(sorted(map(int, chosen))))
+        return _enough(Hostile(attack, tuple(sorted(map(int, chosen)))))
     ids = np.asarray(attackers)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(np.unique(ids)) != len(ids):
         raise ConfigError(f"attackers={attackers!r} must be a number of clients, or distinct client numbers.")
@@ -62,7 +63,18 @@ def hostile(attack: Any, attackers: Any, clients: int, seed: int) -> Hostile | N
         raise ConfigError(
             f"attackers has client {ids.min() if ids.min() < 0 else ids.max()}, of {clients} clients."
         )
-    return Hostile(attack, tuple(sorted(map(int, ids))))
+    return _enough(Hostile(attack, tuple(sorted(map(int, ids)))))
+
+
+def _enough(enemy: Hostile) -> Hostile:
+    parts = enemy.attack.parts()
+    if 0 < len(enemy.ids) < parts:
+        warnings.warn(
+            f"{type(enemy.attack).__name__} divides its work into {parts} parts, and there are {len(enemy.ids)} "
+            "attackers: the other parts are done by nobody. Give more attackers, or fewer parts.",
+            stacklevel=4,
+        )
+    return enemy
 
 
 def _parts(rule: Rule) -> Iterator[Rule]:

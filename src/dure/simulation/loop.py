@@ -1,6 +1,7 @@
 """The loop of one run: rounds, evaluations, records and checkpoints."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,8 @@ class Loop:
         self.central = None if test is None or every is None else self._evaluation(test)
         self.own = None if data.client_test is None or blind else self._evaluation(data.client_test)
         self.backdoor = None if blind or every is None or test is None else self._backdoor(test)
+        if test is None and every is not None and not blind:
+            self._warn_of_unseen_backdoor()
         self.personal = None
         if self.own is not None and has_personal(engine.algorithm):
             self.personal = PersonalEvaluation(engine)
@@ -67,6 +70,17 @@ class Loop:
             return None
         inputs, targets, counts = found
         return self._evaluation({task.input: inputs[counts], task.target: targets[counts]})
+
+    def _warn_of_unseen_backdoor(self) -> None:
+        engine = self.engine
+        enemy, task = engine.settings.enemy, engine.task
+        rows = [np.asarray(engine.data.columns[name][:1]) for name in (task.input, task.target)]
+        if enemy is not None and enemy.ids and enemy.attack.trigger(*rows, engine.data.classes) is not None:
+            warnings.warn(
+                f"{type(enemy.attack).__name__} plants a backdoor, and {engine.data.name!r} has no central test rows "
+                "to try it on: the run won't say how often it opens. Give the data test=.",
+                stacklevel=3,
+            )
 
     def _evaluation(self, columns: Mapping[str, np.ndarray]) -> Evaluation:
         return Evaluation(self.engine.task, self.engine.layout, self.engine.mesh, columns)

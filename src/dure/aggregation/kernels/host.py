@@ -65,7 +65,9 @@ def add_chunks(part: Callable[[int], np.ndarray], width: int, total: np.ndarray)
     """
     each = CHUNK * max(1, min(16, HELD // max(total.size, 1)))
     tasks = range(0, width, each)
-    for pieces in in_order(lambda first: [part(x) for x in range(first, min(first + each, width), CHUNK)], tasks):
+    for pieces in in_order(
+        lambda first: [part(x) for x in range(first, min(first + each, width), CHUNK)], tasks
+    ):
         for piece in pieces:
             total += piece
 
