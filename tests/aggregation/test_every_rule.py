@@ -33,7 +33,7 @@ from dure.aggregation import (
     TrimmedMean,
     chain,
 )
-from dure.aggregation.rule import Decision
+from dure.aggregation.rule import Decision, received
 from dure.errors import ConfigError, DataError, DomainError
 
 
@@ -165,10 +165,14 @@ def test_arguments_that_cannot_be_used_are_named(name):
         ({"weights": np.full(11, 1e308)}, "add up to more"),
         ({"clients": list("abcdefghijk")}, "client numbers are integers"),
         ({"clients": np.arange(11) + 0.5}, "client numbers are integers"),
-        ({"state": 5}, "state=5 is not allowed"),
     ):
         with pytest.raises(DataError, match=said):
             call(rule, x, **wrong)
+
+
+def test_memory_that_is_none_is_named():
+    with pytest.raises(DataError, match="state=5 is not allowed"):
+        received(Median(), rows(3, 2), None, None, 5, None, None, None)
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -393,7 +393,7 @@ def test_the_record_says_how_often_a_backdoor_works() -> None:
 
 def test_a_backdoor_that_nobody_can_see_and_parts_that_nobody_does_are_warned_of() -> None:
     task = dure.classification(softmax_regression(64, 10))
-    unseen = replace(dure.data.digits(), central_test=None)
+    unseen = replace(dure.data.digits(), test=None, client_test=None, client_test_offsets=None)
     keywords: dict[str, Any] = {"rounds": 1, "steps": 1}
     with pytest.warns(UserWarning, match="has no central test rows"):
         dure.simulate(dure.FedAvg(), task, unseen, attack=Stamp(), attackers=3, **keywords)

@@ -258,7 +258,7 @@ def received(
     updates: Any,
     weights: Any,
     center: Any,
-    state: dict[str, np.ndarray] | None,
+    state: Any,
     key: int | None,
     clients: Any,
     server: Any,
