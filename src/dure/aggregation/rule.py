@@ -267,7 +267,7 @@ def received(
     rows, malformed = as_rows(updates)
     m = malformed.shape[0]
     weights = checked_weights(weights, m)
-    if state is not None and not isinstance(state, Mapping):
+    if state is not None and not isinstance(state, dict):
         raise DataError(
             f"state={state!r} is not allowed: give what the last call returned as `state`, or None at first."
         )

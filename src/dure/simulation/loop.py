@@ -74,8 +74,10 @@ class Loop:
     def _warn_of_unseen_backdoor(self) -> None:
         engine = self.engine
         enemy, task = engine.settings.enemy, engine.task
-        rows = [np.asarray(engine.data.columns[name][:1]) for name in (task.input, task.target)]
-        if enemy is not None and enemy.ids and enemy.attack.trigger(*rows, engine.data.classes) is not None:
+        if enemy is None or not enemy.ids:
+            return
+        x, y = (np.asarray(engine.data.columns[name][:1]) for name in (task.input, task.target))
+        if enemy.attack.trigger(x, y, engine.data.classes) is not None:
             warnings.warn(
                 f"{type(enemy.attack).__name__} plants a backdoor, and {engine.data.name!r} has no central test rows "
                 "to try it on: the run won't say how often it opens. Give the data test=.",
