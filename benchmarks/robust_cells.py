@@ -13,6 +13,7 @@ import numpy as np
 import dure
 from dure import aggregation as agg
 from dure import attacks
+from dure.attacks.around import Around
 from dure.data import partition
 from dure.errors import ConfigError
 
@@ -28,6 +29,7 @@ RULES: dict[str, Maker] = {
     "MultiKrum": lambda n, f, size: agg.MultiKrum(f),
     "Bulyan": lambda n, f, size: agg.Bulyan(f),
     "GeometricMedian": lambda n, f, size: agg.GeometricMedian(f),
+    "RFA": lambda n, f, size: agg.RFA(f, steps=8, smoothing=size / 200, start="center"),
     "CenteredClipping": lambda n, f, size: agg.CenteredClipping(size / 2, 3, f),
     "MDA": lambda n, f, size: agg.MDA(f),
     "SMEA": lambda n, f, size: agg.SMEA(f),
@@ -112,7 +114,8 @@ def defence(cell: Cell) -> Any:
 
 def defences() -> list[str]:
     """All rules, and some behind each pre-aggregator."""
-    return [*RULES, *(f"{before} + {name}" for before in BEFORE for name in BEHIND)]
+    alone = [name for name in RULES if name != "RFA"]
+    return [*alone, *(f"{before} + {name}" for before in BEFORE for name in BEHIND)]
 
 
 @lru_cache(maxsize=8)
@@ -150,16 +153,37 @@ def _flat(values: np.ndarray) -> np.ndarray:
 def bucketing_data(seed: int) -> dure.Federated:
     """Fashion-MNIST ordered by label in equal shards over 20 honest clients; 5 hostile ones hold iid shards."""
     pool = dure.data.fashion_mnist()
-    x, y = (pool.train["x"].reshape(-1, 784).astype(np.float32) - 0.2860) / 0.3530, pool.train["y"]
+    x, y = _flat(pool.train["x"]), pool.train["y"]
     order = np.argsort(y, kind="stable")
     each = len(y) // 20
     rng = np.random.default_rng(seed)
     rows = np.concatenate([order[: 20 * each], *(rng.choice(len(y), each, replace=False) for _ in range(5))])
     owner = np.repeat(np.arange(25), each)
     assert pool.test is not None
-    test = {"x": (pool.test["x"].reshape(-1, 784).astype(np.float32) - 0.2860) / 0.3530, "y": pool.test["y"]}
+    test = {"x": _flat(pool.test["x"]), "y": pool.test["y"]}
     columns = {"x": x[rows], "y": y[rows]}
     return dure.Federated.from_arrays(columns, client=owner, test=test, classes=10, name="fashion by label")
+
+
+@dataclass(frozen=True)
+class Raw(Around):
+    """Attackers that leave momentum m ← βm + g out: what they would send becomes g. They are in every round."""
+
+    attack: attacks.Attack
+    beta: float
+    within = "attack"
+
+    @property
+    def poisons(self) -> bool:  # type: ignore[override]
+        return self.attack.poisons
+
+    def craft(self, scene: attacks.Scene) -> attacks.Sent:
+        before = 0.0 if scene.state is None else scene.state["own"]
+        own = scene.own.astype(np.float64)
+        made = self.attack.updates(
+            scene._replace(own=(own - self.beta * before).astype(np.float32), state=None)
+        )
+        return made._replace(state={"own": own})
 
 
 @lru_cache(maxsize=4)
@@ -178,6 +202,8 @@ def run(cell: Cell) -> float:
     if rule is None:
         return float("nan")
     attack = ATTACKS[cell.attack]()
+    if cell.study == "bucketing" and cell.attack in ("sign flip", "label flip") and cell.momentum:
+        attack = Raw(attack, cell.momentum)
     keywords: dict[str, Any] = (
         {} if attack is None else {"attack": attack, "attackers": range(cell.n - cell.f, cell.n)}
     )
