@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number, checked_vector
+from dure.aggregation.checking import checked_count, checked_finite, checked_vector
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule, half
 from dure.errors import DataError
@@ -38,7 +38,7 @@ class CenteredClipping(Rule):
     weighting: ClassVar[str] = "mass"
 
     def __post_init__(self) -> None:
-        checked_number(self, "radius", self.radius, 0.0, np.finfo(np.float64).max, "a positive number")
+        checked_finite(self, "radius", self.radius, above=0)
         checked_count(self, "steps", self.steps, 1)
         checked_count(self, "f", self.f)
 

@@ -38,6 +38,23 @@ def checked_number(rule: object, name: str, value: Any, low: float, high: float,
     return float(value)
 
 
+def checked_finite(
+    rule: object, name: str, value: Any, above: float | None = None, least: float | None = None
+) -> float:
+    """A finite number: any, one `above` a number, or one of at least `least`.
+
+    Raises:
+        ConfigError: it isn't.
+    """
+    if above is not None:
+        low, allowed = above, f"a finite number above {above:g}"
+    elif least is not None:
+        low, allowed = float(np.nextafter(least, -np.inf)), f"a finite number of at least {least:g}"
+    else:
+        low, allowed = -np.inf, "a finite number"
+    return checked_number(rule, name, value, low, float(np.finfo(np.float64).max), allowed)
+
+
 def checked_state(rule: object, state: dict[str, np.ndarray] | None, *names: str) -> dict[str, np.ndarray]:
     """The memory that a rule returned, or an empty one.
 

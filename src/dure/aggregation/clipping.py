@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite
 from dure.aggregation.preaggregator import PreAggregator
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, half
@@ -29,9 +29,7 @@ class Clipping(PreAggregator):
     norm: float
 
     def __post_init__(self) -> None:
-        checked_number(
-            self, "norm", self.norm, 0.0, float(np.finfo(np.float64).max), "a finite number above 0"
-        )
+        checked_finite(self, "norm", self.norm, above=0)
 
     def mixing(self, rows: Rows, call: Call) -> tuple[np.ndarray, dict[str, Any]]:
         factors = clip_factors(rows.lengths(), self.norm)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from dure import keys
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule, half
 
@@ -42,7 +42,7 @@ class DnC(Rule):
         checked_count(self, "f", self.f)
         checked_count(self, "iterations", self.iterations, 1)
         checked_count(self, "columns", self.columns, 1)
-        checked_number(self, "c", self.c, 0.0, np.finfo(np.float64).max, "a positive number")
+        checked_finite(self, "c", self.c, above=0)
 
     def _out(self, f: int) -> int:
         return floor(Fraction(str(self.c)) * f)  # c is meant as written: 0.29 · 100 is 29

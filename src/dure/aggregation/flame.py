@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite
 from dure.aggregation.clipping import clip_factors
 from dure.aggregation.cosines import cosine_distances
 from dure.aggregation.noise import noised
@@ -35,8 +35,7 @@ class FLAME(Rule):
 
     def __post_init__(self) -> None:
         checked_count(self, "f", self.f)
-        if self.noise != 0:
-            checked_number(self, "noise", self.noise, 0.0, float(np.finfo(np.float64).max), "at least 0")
+        checked_finite(self, "noise", self.noise, least=0)
 
     def needs(self, n: int, f: int) -> str | None:
         return half(n, f)

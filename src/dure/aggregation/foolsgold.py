@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number, checked_state
+from dure.aggregation.checking import checked_count, checked_finite, checked_state
 from dure.aggregation.cosines import cosines
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule
@@ -55,14 +55,7 @@ class FoolsGold(Rule):
     by_client: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checked_number(
-            self,
-            "confidence",
-            self.confidence,
-            0.0,
-            float(np.finfo(np.float64).max),
-            "a finite number above 0",
-        )
+        checked_finite(self, "confidence", self.confidence, above=0)
         if self.columns is not None:
             first, end = self.columns
             checked_count(self, "columns", first)

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule, half
 from dure.errors import ConfigError
@@ -198,7 +198,7 @@ class RFA(Rule):
     def __post_init__(self) -> None:
         checked_count(self, "f", self.f)
         checked_count(self, "steps", self.steps, 1)
-        checked_number(self, "smoothing", self.smoothing, 0.0, np.finfo(np.float64).max, "a positive number")
+        checked_finite(self, "smoothing", self.smoothing, above=0)
         if self.start not in ("median", "mean", "center"):
             raise ConfigError(
                 f"RFA(start={self.start!r}) is not allowed: it is 'median', 'mean' or 'center'."

@@ -3,15 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from dure.aggregation.checking import checked_number
+from dure.aggregation.checking import checked_finite
 from dure.aggregation.clipping import clip_factors
 from dure.aggregation.noise import noised
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule
-
-_MOST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -33,9 +29,8 @@ class NormClipping(Rule):
     draws: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checked_number(self, "norm", self.norm, 0.0, _MOST, "a finite number above 0")
-        if self.noise != 0:
-            checked_number(self, "noise", self.noise, 0.0, _MOST, "at least 0")
+        checked_finite(self, "norm", self.norm, above=0)
+        checked_finite(self, "noise", self.noise, least=0)
 
     def decide(self, rows: Rows, call: Call) -> Decision:
         factors = clip_factors(rows.lengths(), self.norm)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from dure.aggregation.average import Mean
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite
 from dure.aggregation.rows import Rows
 from dure.aggregation.rule import Call, Decision, Rule
 from dure.errors import ConfigError
@@ -36,7 +36,7 @@ class RLR(Rule):
     def __post_init__(self) -> None:
         checked_count(self, "threshold", self.threshold, 1)
         checked_count(self, "f", self.f)
-        checked_number(self, "lr", self.lr, 0.0, float(np.finfo(np.float64).max), "a finite number above 0")
+        checked_finite(self, "lr", self.lr, above=0)
         if not isinstance(self.inner, Rule):
             raise ConfigError(f"RLR(inner={self.inner!r}) is not allowed: it must be a rule, such as Mean().")
         for name in ("weighting", "geometric", "draws", "by_client"):

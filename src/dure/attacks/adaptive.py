@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite, checked_number
 from dure.attacks.base import View
 from dure.attacks.images import window
 from dure.attacks.triggers import AdaptiveTrigger
 from dure.errors import ConfigError, DataError
 from dure.keys import generator
-
-_LARGEST = float(np.finfo(np.float64).max)
 
 #: (inputs (n, …), labels (n,)) → d loss / d inputs, in the shape of the inputs
 Gradient = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -109,8 +107,8 @@ class A3FL(AdaptiveTrigger):
             checked_count(self, name, getattr(self, name))
         checked_count(self, "rows", self.rows, 1)
         for name in ("step_size", "bound", "rate"):
-            checked_number(self, name, getattr(self, name), 0.0, _LARGEST, "a finite number above 0")
-        checked_number(self, "balance", self.balance, -np.inf, _LARGEST, "a finite number")
+            checked_finite(self, name, getattr(self, name), above=0)
+        checked_finite(self, "balance", self.balance)
         if self.momentum:
             checked_number(self, "momentum", self.momentum, 0.0, np.nextafter(1.0, 0.0), "in [0, 1)")
 

@@ -6,13 +6,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite, checked_number
 from dure.attacks.base import Attack, Scene, Sent, sent
 from dure.attacks.known import deviation, known, mean
 from dure.errors import ConfigError
-
-_LARGEST = float(np.finfo(np.float64).max)
-_ANY = (-np.inf, _LARGEST, "a finite number")
 
 
 def alie_zmax(n: int, f: int) -> float:
@@ -77,7 +74,7 @@ class ALIE(Attack):
 
     def __post_init__(self) -> None:
         if self.z is not None:
-            checked_number(self, "z", self.z, *_ANY)
+            checked_finite(self, "z", self.z)
         _checked_sign(self, self.sign)
         checked_count(self, "ddof", self.ddof)
 
@@ -114,9 +111,9 @@ class RoP(Attack):
     def __post_init__(self) -> None:
         for name in ("reference", "location"):
             checked_number(self, name, getattr(self, name), np.nextafter(0.0, -1.0), 1.0, "in [0, 1]")
-        checked_number(self, "angle", self.angle, *_ANY)
+        checked_finite(self, "angle", self.angle)
         if self.z is not None:
-            checked_number(self, "z", self.z, *_ANY)
+            checked_finite(self, "z", self.z)
 
     def craft(self, scene: Scene) -> Sent:  # noqa: D102
         rows, last = known(scene), scene.previous.astype(np.float64)

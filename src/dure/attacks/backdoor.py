@@ -11,12 +11,10 @@ from math import ceil
 
 import numpy as np
 
-from dure.aggregation.checking import checked_number
+from dure.aggregation.checking import checked_finite, checked_number
 from dure.attacks.around import Around
 from dure.attacks.base import Attack, Scene, Sent, sent
 from dure.errors import ConfigError, DataError
-
-_LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,10 @@ class Backdoor(Around):
                 "PixelTrigger(target=7)."
             )
         if self.scale is not None:
-            checked_number(self, "scale", self.scale, -np.inf, _LARGEST, "a finite number, or None")
+            checked_finite(self, "scale", self.scale)
         for name in ("norm", "radius"):
             if getattr(self, name) is not None:
-                checked_number(
-                    self, name, getattr(self, name), 0.0, _LARGEST, "a finite number above 0, or None"
-                )
+                checked_finite(self, name, getattr(self, name), above=0)
         if self.keep is not None:
             checked_number(self, "keep", self.keep, 0.0, 1.0, "in (0, 1], or None")
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite
 from dure.aggregation.krum import krum_scores
 from dure.attacks.base import Attack, Scene, Sent, sent
 from dure.attacks.known import distances, known, mean, products
 from dure.keys import generator
 
-_LARGEST = float(np.finfo(np.float64).max)
 _PAPER = "M. Fang, X. Cao, J. Jia, N. Gong. Local Model Poisoning Attacks. USENIX Security 2020."
 
 
@@ -42,10 +41,8 @@ class FangKrum(Attack):
     knowledge = "updates"
 
     def __post_init__(self) -> None:
-        checked_number(
-            self, "epsilon", self.epsilon, np.nextafter(0.0, -1.0), _LARGEST, "a finite number of at least 0"
-        )
-        checked_number(self, "least", self.least, 0.0, _LARGEST, "a finite number above 0")
+        checked_finite(self, "epsilon", self.epsilon, least=0)
+        checked_finite(self, "least", self.least, above=0)
         if self.f is not None:
             checked_count(self, "f", self.f)
 
@@ -102,9 +99,7 @@ class FangTrimmedMean(Attack):
     knowledge = "updates"
 
     def __post_init__(self) -> None:
-        checked_number(
-            self, "factor", self.factor, np.nextafter(1.0, 0.0), _LARGEST, "a finite number of at least 1"
-        )
+        checked_finite(self, "factor", self.factor, least=1)
 
     def craft(self, scene: Scene) -> Sent:  # noqa: D102
         rows = known(scene)

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dure.aggregation.checking import checked_count, checked_number
+from dure.aggregation.checking import checked_count, checked_finite
 from dure.attacks.base import Attack, Scene, Sent, sent
 from dure.attacks.known import deviation, known, mean
 from dure.errors import ConfigError, DomainError
-
-_LARGEST = float(np.finfo(np.float64).max)
 
 
 def line_search(
@@ -55,11 +53,11 @@ class _Optimized(Attack):
     knowledge = "rule"
 
     def __post_init__(self) -> None:
-        checked_number(self, "start", self.start, -np.inf, _LARGEST, "a finite number")
-        checked_number(self, "step", self.step, 0.0, _LARGEST, "a finite number above 0")
+        checked_finite(self, "start", self.start)
+        checked_finite(self, "step", self.step, above=0)
         checked_count(self, "evaluations", self.evaluations, 1)
         for tau in self.candidates:
-            checked_number(self, "candidates", tau, -np.inf, _LARGEST, "finite numbers")
+            checked_finite(self, "candidates", tau)
 
     def craft(self, scene: Scene) -> Sent:
         assert scene.rule is not None  # `updates` has seen to it

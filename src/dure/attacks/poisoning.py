@@ -5,15 +5,13 @@ from typing import Literal
 
 import numpy as np
 
-from dure.aggregation.checking import checked_number
+from dure.aggregation.checking import checked_finite
 from dure.attacks.around import Around
 from dure.attacks.base import Attack, Scene, Sent, sent
 from dure.attacks.known import known, mean
 from dure.attacks.labels import checked_class, checked_labels, relabelled
 from dure.errors import ConfigError
 from dure.keys import generator
-
-_LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class IPM(Attack):
     knowledge = "updates"
 
     def __post_init__(self) -> None:
-        checked_number(self, "scale", self.scale, -np.inf, _LARGEST, "a finite number")
+        checked_finite(self, "scale", self.scale)
 
     def craft(self, scene: Scene) -> Sent:  # noqa: D102
         return sent(scene, -self.scale * mean(known(scene)))
@@ -73,10 +71,8 @@ class Gaussian(Attack):
     citation = "P. Blanchard et al. Machine Learning with Adversaries. NeurIPS 2017."
 
     def __post_init__(self) -> None:
-        checked_number(self, "mean", self.mean, -np.inf, _LARGEST, "a finite number")
-        checked_number(
-            self, "std", self.std, np.nextafter(0.0, -1.0), _LARGEST, "a finite number of at least 0"
-        )
+        checked_finite(self, "mean", self.mean)
+        checked_finite(self, "std", self.std, least=0)
 
     def craft(self, scene: Scene) -> Sent:  # noqa: D102
         noise = generator(scene.key, "gaussian attack").standard_normal(scene.own.shape)
@@ -102,7 +98,7 @@ class Huge(Attack):
     value: float = 1e38
 
     def __post_init__(self) -> None:
-        checked_number(self, "value", self.value, -np.inf, _LARGEST, "a finite number")
+        checked_finite(self, "value", self.value)
 
     def craft(self, scene: Scene) -> Sent:  # noqa: D102
         return sent(scene, np.full(scene.own.shape[1], self.value))
@@ -177,7 +173,7 @@ class DataSizeLie(Around):
     within = "attack"
 
     def __post_init__(self) -> None:
-        checked_number(self, "factor", self.factor, 0.0, _LARGEST, "a finite number above 0")
+        checked_finite(self, "factor", self.factor, above=0)
         if not isinstance(self.attack, Attack):
             raise ConfigError(
                 f"DataSizeLie(attack={self.attack!r}) is no attack: give one, such as SignFlip()."
