@@ -13,7 +13,7 @@ test: $(STAMP)-dev lint
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: $(STAMP)-dev
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
 
 # Flower's pins exclude those of constraints.txt: its tests have an environment of their own.
 test-flower: $(VENV)-flower/.installed

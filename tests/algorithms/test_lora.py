@@ -317,7 +317,15 @@ def test_one_client_is_plain_training(page: Algorithm) -> None:
     )
 
 
-@pytest.mark.parametrize("page", [dure.FFALoRA(), *EXACT], **NAMED)
+#: The last of the three has all that the others have.
+FEW = pytest.mark.parametrize(
+    "page",
+    [*(pytest.param(p, marks=pytest.mark.slow) for p in (dure.FFALoRA(), EXACT[0])), EXACT[1]],
+    **NAMED,
+)
+
+
+@FEW
 def test_alone_and_in_chunks(page: Algorithm) -> None:
     found = []
     for settings in ({}, {"schedule": "vectorised", "width": 2}):  # eager: tests/simulation/test_methods.py
@@ -346,7 +354,7 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("page", [dure.FFALoRA(), *EXACT], **NAMED)
+@FEW
 def test_resumed_bit_for_bit(page: Algorithm, tmp_path: Path) -> None:
     data = dure.Federated({"x": X, "y": Y}, DATA.offsets, test={"x": X, "y": Y})
 

@@ -8,7 +8,23 @@ import jax
 import pytest
 
 from dure import config
-from dure.algorithms import ALL, Algorithm, FedOpt, HierFAVG
+from dure.algorithms import (
+    ALL,
+    IFCA,
+    Algorithm,
+    Ditto,
+    FedADMM,
+    FedAvg,
+    FedBABU,
+    FedLC,
+    FedNova,
+    FedOpt,
+    FedRep,
+    FLoRA,
+    HierFAVG,
+    Mime,
+    Scaffold,
+)
 from dure.config.probe import example, probe
 from dure.errors import ConfigError
 from dure.simulation import simulate
@@ -57,11 +73,38 @@ def quick() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-def test_every_method_runs_from_a_file(method: type[Algorithm]) -> None:
+def test_every_method_is_built_from_a_file(method: type[Algorithm]) -> None:
     built = config.build(study(method.__name__))
     assert type(built.algorithm) is method
     again = config.study(json.loads(json.dumps(built.config)))
     assert config.build(again).algorithm == built.algorithm
+
+
+#: Of each kind some: with a server's optimizer, controls, a survey, private and personal models, clusters, adapters.
+QUICK = (
+    FedAvg,
+    FedOpt,
+    Scaffold,
+    FedNova,
+    Mime,
+    FedADMM,
+    Ditto,
+    FedRep,
+    FedBABU,
+    IFCA,
+    HierFAVG,
+    FedLC,
+    FLoRA,
+)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in ALL],
+    ids=lambda m: m.__name__,
+)
+def test_every_method_runs_from_a_file(method: type[Algorithm]) -> None:
+    built = config.build(study(method.__name__))
     run = simulate(built.algorithm, built.task, built.data, experiment=built.config, **built.keywords)
     assert run.state == "complete"
     assert ("client_personal_accuracy_mean" in run.final) == method.needs.personal

@@ -324,8 +324,10 @@ def gains(w: Any, oracle: Any, prox: Any) -> Any:
     return vector(y.gain, (w - y.w) / v)
 
 
-@pytest.mark.parametrize("prox", [0.0, 0.7])
-@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize(
+    ("rounds", "prox"),
+    [(3, 0.7), *(pytest.param(*both, marks=pytest.mark.slow) for both in ((1, 0.0), (1, 0.7), (3, 0.0)))],
+)
 @pytest.mark.parametrize(
     ("keywords", "rates"),
     [

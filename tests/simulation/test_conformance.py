@@ -19,6 +19,8 @@ import dure
 from problems import Q10, make_engine, q10
 
 FRAMEWORKS = pytest.mark.parametrize("framework", ["jax", "torch"])
+#: What other tests show of JAX's.
+NEWER = pytest.mark.parametrize("framework", [pytest.param("jax", marks=pytest.mark.slow), "torch"])
 RNG = np.random.default_rng(5)
 SIZES = np.array([7, 12, 3, 9])
 DATA = dure.Federated(
@@ -114,7 +116,7 @@ METHODS: dict[str, Callable[[], Any]] = {
 
 
 #: One of each kind; the others take minutes together: `make test-slow`.
-QUICK = ("FedProx", "SCAFFOLD", "FedDyn", "Mime (survey, variance reduction)", "FedLC (another loss)")
+QUICK = ("SCAFFOLD", "Mime (survey, variance reduction)", "FedLC (another loss)")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ QUICK = ("FedProx", "SCAFFOLD", "FedDyn", "Mime (survey, variance reduction)", "
     [
         *((name, "vectorised") for name in QUICK),
         *(pytest.param(n, "vectorised", marks=pytest.mark.slow) for n in METHODS if n not in QUICK),
-        ("SCAFFOLD", "sequential"),
+        pytest.param("SCAFFOLD", "sequential", marks=pytest.mark.slow),
         ("FedSAM (another direction)", "sequential"),
     ],
 )
@@ -156,9 +158,15 @@ OPTIMIZERS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
-        *((name, "vectorised") for name in OPTIMIZERS),
+        ("decay and clipping", "vectorised"),
+        ("Adam", "vectorised"),
         ("Nesterov", "sequential"),
-        ("decay and clipping", "sequential"),
+        *(
+            pytest.param(name, "vectorised", marks=pytest.mark.slow)
+            for name in OPTIMIZERS
+            if name not in ("decay and clipping", "Adam")
+        ),
+        pytest.param("decay and clipping", "sequential", marks=pytest.mark.slow),
     ],
 )
 def test_both_frameworks_make_the_same_steps(name: str, schedule: str) -> None:
@@ -179,7 +187,7 @@ def test_scaffold_reaches_the_optimum_of_the_quadratics(framework: str) -> None:
     np.testing.assert_allclose(w, Q10.optimum(Q10.uniform), rtol=0, atol=2e-5)
 
 
-@FRAMEWORKS
+@NEWER
 def test_fednova_reaches_the_optimum_with_unequal_steps_and_momentum(framework: str) -> None:
     """FedNova's fixed point is the optimum of Σ p_k F_k as η → 0; FedAvg's is weighted by the steps."""
 
@@ -203,13 +211,13 @@ def test_one_step_on_all_rows_is_fedsgd(framework: str) -> None:
     np.testing.assert_allclose(one, trained(task, dure.FedSGD(learning_rate=0.3), 2), rtol=0, atol=1e-6)
 
 
-@FRAMEWORKS
+@NEWER
 def test_fedprox_without_its_term_is_fedavg_bit_for_bit(framework: str) -> None:
     task = network(framework)
     np.testing.assert_array_equal(trained(task, dure.FedProx(mu=0.0), 2), trained(task, dure.FedAvg(), 2))
 
 
-@FRAMEWORKS
+@NEWER
 def test_chunks_and_devices_change_rounding_only(framework: str) -> None:
     task = network(framework)
     alone = trained(task, dure.Scaffold(), 2, schedule="sequential")

@@ -93,7 +93,11 @@ def test_the_same_bits_with_the_compiler_that_users_have() -> None:
     assert done.stdout == "the same bits\n"
 
 
-@pytest.mark.parametrize("local", [LOCAL[0], LOCAL[3]], ids=lambda p: "-".join(str(v) for v in p.values()))
+@pytest.mark.parametrize(
+    "local",
+    [LOCAL[0], pytest.param(LOCAL[3], marks=pytest.mark.slow)],
+    ids=lambda p: "-".join(str(v) for v in p.values()),
+)
 def test_schedules_widths_and_devices_agree_nearly(local: dict[str, Any]) -> None:
     places = [*PLACES, {"schedule": "vectorised", "width": 12, "devices": 1}]
     answers = [ask(work, SIZE, TASK, DATA, clients=range(12), **local, **place) for place in places]

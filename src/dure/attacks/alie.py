@@ -62,7 +62,8 @@ class ALIE(Attack):
         z: how many standard deviations; None: `alie_zmax` of the cohort. Where this has no solution the nearest one is
             taken: attackers in the majority count as half, and with one honest client z = 0.
         sign: −1 subtracts, as in the paper; 1 adds, as in ByzFL (z = 1.5) and in the code of Shejwalkar and
-            Houmansadr (NDSS 2021).
+            Houmansadr (NDSS 2021). Updates point downhill: who attacks gradients with −1 attacks updates with 1, and
+            models whose parameters aren't symmetric (after a ReLU) feel the difference.
         ddof: σ has the divisor h − ddof for h honest updates; 0 where there are no more than ddof of them.
     """
 

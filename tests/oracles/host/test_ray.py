@@ -181,6 +181,7 @@ def test_a_module_gives_the_same_bits(
     same_bits(found, trained(task, algorithm, optimizer=0.1, devices=1))
 
 
+@pytest.mark.slow
 def test_a_run_may_be_resumed_elsewhere(cluster: Any, tmp_path: Path) -> None:
     def run(name: str, rounds: int, **settings: Any) -> dure.Run:
         return dure.simulate(
@@ -248,6 +249,7 @@ def test_a_worker_that_dies_is_asked_again_elsewhere(cluster: Any, tmp_path: Pat
     same_bits(found, trained(function(dies(marker))))  # nobody dies where the marker is
 
 
+@pytest.mark.slow
 def test_a_client_that_always_kills_its_worker_is_named(cluster: Any) -> None:
     engine = make_engine(dure.FedAvg(), function(dies(None)), DATA, **{**HERE, "executor": "ray"})
     with pytest.raises(
@@ -292,6 +294,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dure.oracles.host.ray._pool", None, raising=False)
 
 
+@pytest.mark.slow
 def test_workers_without_dure(
     cluster: Any, anew: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +305,7 @@ def test_workers_without_dure(
         make_engine(dure.FedAvg(), function(), DATA, executor="ray")
 
 
+@pytest.mark.slow
 def test_workers_with_another_dure(cluster: Any, anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
     there = dure.__version__
     monkeypatch.setattr(dure, "__version__", "0.0.7")
@@ -309,6 +313,7 @@ def test_workers_with_another_dure(cluster: Any, anew: None, monkeypatch: pytest
         make_engine(dure.FedAvg(), function(), DATA, executor="ray")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default:No worker of the Ray cluster")
 def test_a_cluster_without_a_free_cpu_is_waited_for_with_a_word(
     cluster: Any, anew: None, monkeypatch: pytest.MonkeyPatch

@@ -179,7 +179,9 @@ class Times:
         return self.factor * nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
-@pytest.mark.parametrize("factor", [1e-6, 100.0], ids=["would vanish", "would overflow"])
+@pytest.mark.parametrize(
+    "factor", [1e-6, pytest.param(100.0, marks=pytest.mark.slow)], ids=["would vanish", "would overflow"]
+)
 def test_gradients_in_float16_neither_vanish_nor_overflow(factor: float) -> None:
     """A loss so many times as large and a learning rate so many times smaller are the same training."""
     one = {"optimizer": 0.1 / factor, "eager": True}
@@ -249,7 +251,9 @@ def mean_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(outputs, targets)
 
 
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), mean_loss], ids=["module", "mean"])
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(), pytest.param(mean_loss, marks=pytest.mark.slow)], ids=["module", "mean"]
+)
 def test_a_torch_loss_is_the_same_loss(loss: Any) -> None:
     task = dure.Task(dure.Model.from_torch(network(nn.Tanh())), loss)
     same(trained(task), trained(network(nn.Tanh())), atol=1e-6)
@@ -268,7 +272,11 @@ def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(outputs, targets, weight=WEIGHTS)
 
 
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(weight=WEIGHTS), weighted], ids=["module", "function"])
+@pytest.mark.parametrize(
+    "loss",
+    [nn.CrossEntropyLoss(weight=WEIGHTS), pytest.param(weighted, marks=pytest.mark.slow)],
+    ids=["module", "function"],
+)
 def test_a_loss_that_is_no_mean_of_examples_is_used_as_it_is(loss: Any) -> None:
     """Class weights: the batch's loss divides by the weights that are there, on every schedule."""
     task = dure.Task(dure.Model.from_torch(network(nn.Tanh())), loss)
@@ -309,7 +317,11 @@ class Halves(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"batch_size": np.inf}, {"algorithm": dure.FedLin(), "schedule": "vectorised"}]
+    "settings",
+    [
+        {"batch_size": np.inf},
+        pytest.param({"algorithm": dure.FedLin(), "schedule": "vectorised"}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_module_may_change_its_input_in_place(settings: dict[str, Any]) -> None:
     found = [trained(Halves(in_place), **settings) for in_place in (True, False)]
@@ -544,7 +556,9 @@ def test_a_model_that_kills_its_worker_does_not_hang_the_run() -> None:
 # ----- resume -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("middle", [nn.Tanh(), nn.Dropout(0.5)], ids=["plain", "dropout"])
+@pytest.mark.parametrize(
+    "middle", [pytest.param(nn.Tanh(), marks=pytest.mark.slow), nn.Dropout(0.5)], ids=["plain", "dropout"]
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(middle: nn.Module, tmp_path: Any) -> None:
     def run(name: str, rounds: int, **keywords: Any) -> dict[str, np.ndarray]:
         task = dure.classification(network(middle))
