@@ -89,24 +89,26 @@ def compared(asked: argparse.Namespace) -> tuple[list[Any], dict[str, Any], Figu
 
 def picture(settings: Sequence[Any], names: Sequence[str], tried: Sequence[str], found: np.ndarray) -> Figure:
     """A heat map for each setting: defences (best in the hardest setting first) × attacks, and the worst case."""
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
     hardest = found[-1].min(1)
-    order = np.argsort(np.where(np.isnan(hardest), 2, -hardest), kind="stable")
-    figure = Figure(figsize=(6.2 * len(settings), 0.27 * len(names) + 2.2), layout="constrained")
+    served = [i for i in np.argsort(-hardest, kind="stable") if not np.isnan(found[:, i]).all()]
+    colours = PowerNorm(2.5, 10, 100 * np.nanmax(found))  # most differences that count are between good ones
+    figure = Figure(figsize=(6.2 * len(settings), 0.27 * len(served) + 2.2), layout="constrained")
     axes = figure.subplots(1, len(settings), sharey=True)
     for axis, (similarity, f), grid in zip(axes, settings, found, strict=True):
-        shown = 100 * np.hstack([grid, grid.min(1, keepdims=True)])[order]
-        image = axis.imshow(np.ma.masked_invalid(shown), cmap="cividis", vmin=10, vmax=100, aspect="auto")
+        shown = 100 * np.hstack([grid, grid.min(1, keepdims=True)])[served]
+        image = axis.imshow(np.ma.masked_invalid(shown), cmap="cividis", norm=colours, aspect="auto")
         axis.set_xticks(range(shown.shape[1]), [*tried, "worst"], rotation=55, ha="right", fontsize=8)
-        axis.set_yticks(range(len(names)), [names[i] for i in order], fontsize=8)
+        axis.set_yticks(range(len(served)), [names[i] for i in served], fontsize=8)
         axis.axvline(shown.shape[1] - 1.5, color="white", linewidth=2)
         axis.set_title(f"{f} hostile, γ = {similarity:g}", fontsize=10)
         for (i, j), value in np.ndenumerate(shown):
             if not np.isnan(value):
-                tone = "white" if value < 60 else "black"
+                tone = "white" if colours(value) < 0.5 else "black"
                 axis.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=6, color=tone)
-    figure.colorbar(image, ax=axes, label="test accuracy in %", shrink=0.6)
+    figure.colorbar(image, ax=axes, label="test accuracy in %", shrink=0.6, ticks=(10, *range(30, 101, 10)))
     return figure
 
 
