@@ -44,7 +44,15 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+#: Pages whose code trains for a while, and whose subject has tests of its own.
+TRAINING = {"lora.md", "distillation.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow if p.name in TRAINING else ()) for p in PAGES],
+    ids=lambda p: p.name,
+)
 def test_python_in_pages_runs(page: Path, tmp_path: Path) -> None:
     parts = blocks(page, "python")
     if not parts:
@@ -53,7 +61,7 @@ def test_python_in_pages_runs(page: Path, tmp_path: Path) -> None:
 
 
 #: Examples whose page runs nearly the same code.
-LONG = {"lora.py", "pytorch.py", "distillation.py"}
+LONG = {"lora.py", "pytorch.py", "distillation.py", "gossip.py", "tabular.py"}
 
 
 @pytest.mark.parametrize(

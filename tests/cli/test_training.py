@@ -43,8 +43,19 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+SLOWLY = """
+import time
+from dure.cli import main
+from dure.simulation.loop import Loop
+record = Loop._record
+Loop._record = lambda *given: (record(*given), time.sleep(0.005))
+main()
+"""
+
+
 def process(*words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from dure.cli import main; main()", *map(str, words)]
+    """The command, in rounds that take long enough for a signal to come between two of them."""
+    command = [sys.executable, "-c", SLOWLY, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

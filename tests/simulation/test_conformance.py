@@ -187,7 +187,8 @@ def test_scaffold_reaches_the_optimum_of_the_quadratics(framework: str) -> None:
     np.testing.assert_allclose(w, Q10.optimum(Q10.uniform), rtol=0, atol=2e-5)
 
 
-@NEWER
+@pytest.mark.slow
+@FRAMEWORKS
 def test_fednova_reaches_the_optimum_with_unequal_steps_and_momentum(framework: str) -> None:
     """FedNova's fixed point is the optimum of Σ p_k F_k as η → 0; FedAvg's is weighted by the steps."""
 
@@ -262,6 +263,7 @@ def test_a_torch_optimizer_is_refused_where_jax_makes_the_steps() -> None:
 # ----- everywhere else ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_gossip_distillation_and_personal_models_take_torch_modules() -> None:
     data = DATA.split(0.34)
     task = network("torch")

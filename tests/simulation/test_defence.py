@@ -105,6 +105,7 @@ def test_a_robust_rule_weighs_clients_alike_unless_told_otherwise() -> None:
     assert np.abs(by_mass - np.median(own, 0)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_eager_rounds_are_the_same() -> None:
     keywords: dict[str, Any] = {"aggregator": MultiKrum(2), "sampler": Only((0, 1, 2, 4, 6, 7, 8))}
     np.testing.assert_allclose(after(2, **keywords, eager=True), after(2, **keywords), rtol=1e-5, atol=1e-7)

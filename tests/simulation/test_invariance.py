@@ -53,10 +53,11 @@ PLACES = [
 
 @pytest.mark.parametrize(
     ("local", "place"),
-    [(LOCAL[0], place) for place in PLACES[:2]]
+    [(LOCAL[0], PLACES[1])]
+    + [pytest.param(LOCAL[0], PLACES[0], marks=pytest.mark.slow)]
     + [pytest.param(LOCAL[0], PLACES[2], marks=pytest.mark.slow)]  # below, as users compile
     + [pytest.param(local, PLACES[0], marks=pytest.mark.slow) for local in LOCAL[1:]]
-    + [(LOCAL[3], PLACES[2])],
+    + [pytest.param(LOCAL[3], PLACES[2], marks=pytest.mark.slow)],
     ids=lambda p: "-".join(str(v) for v in p.values()),
 )
 def test_a_client_computes_the_same_bits_whatever_the_cohort(

@@ -38,9 +38,9 @@ def make(method: type[Any]) -> Any:
     return method(**given)
 
 
-#: One of each kind: none, state, survey, private parameters, clusters. The others take minutes: `make test-slow`.
+#: One of each kind: none, state, private parameters, clusters. The others take minutes: `make test-slow`.
 #: (All of them train from files in `tests/config`, and have tests of their own.)
-QUICK = {dure.FedAvg, dure.Scaffold, dure.Mime, dure.FedRep, dure.IFCA}
+QUICK = {dure.FedAvg, dure.Scaffold, dure.FedRep, dure.IFCA}
 METHODS = pytest.mark.parametrize(
     "method",
     [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in ALL],

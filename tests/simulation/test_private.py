@@ -41,7 +41,15 @@ def listening(method: type[Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "method", [dure.FedPer, dure.FedRep, dure.LGFedAvg, dure.FedBABU, dure.FedBN], ids=lambda m: m.__name__
+    "method",
+    [
+        dure.FedRep,
+        *(
+            pytest.param(m, marks=pytest.mark.slow)
+            for m in (dure.FedPer, dure.LGFedAvg, dure.FedBABU, dure.FedBN)
+        ),
+    ],
+    ids=lambda m: m.__name__,
 )
 def test_private_bytes_never_appear_in_an_encoded_update(method: type[Any]) -> None:
     engine = make_engine(

@@ -59,6 +59,7 @@ def quick() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     """Models, client state, evaluation and records; interrupted or not, and resumed by one process or two."""
     alone, two = tmp_path / "alone", tmp_path / "two"

@@ -62,6 +62,7 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.slow
 def test_eager_solves_each_client_once_and_equals_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row alone has no minimum here: nothing may be asked about but the clients' own rows."""
     solved: list[int] = []

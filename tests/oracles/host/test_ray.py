@@ -200,6 +200,7 @@ def test_a_run_may_be_resumed_elsewhere(cluster: Any, tmp_path: Path) -> None:
 # ----- what travels --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_data_are_put_once_and_the_model_once_a_round(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     data = dure.Federated({name: column.copy() for name, column in DATA.columns.items()}, DATA.offsets)
     size = 20_000  # 80 kB, more than what travels with the question

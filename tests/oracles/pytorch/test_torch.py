@@ -192,6 +192,7 @@ def test_gradients_in_float16_neither_vanish_nor_overflow(factor: float) -> None
     same(found, exact, atol=4e-3)
 
 
+@pytest.mark.slow
 def test_without_a_scale_they_would_vanish(monkeypatch: Any) -> None:
     monkeypatch.setattr("dure.oracles.pytorch.functional.LARGEST_SCALE", 1.0)
     half = dure.Model.from_torch(network(nn.Tanh()), autocast="float16")
@@ -407,6 +408,7 @@ def test_an_optimizer_that_looks_at_whole_tensors_is_refused(factory: Any, messa
         trained(network(nn.Tanh()), optimizer=dure.Optimizer(factory, {"lr": 0.1}))
 
 
+@pytest.mark.slow
 def test_a_schedule_is_any_function_of_the_step() -> None:
     """Python's `if` on the step's number, against optax's steps: 0.2, 0.2, 0.05, …; also where `gain` is asked for."""
 
