@@ -44,7 +44,8 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 SLOWLY = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell has it ignored
 from dure.cli import main
 from dure.simulation.loop import Loop
 record = Loop._record
