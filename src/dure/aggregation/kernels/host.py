@@ -60,10 +60,10 @@ def _all(work: Callable[[tuple[int, int]], Any], width: int, parts: int = 8) -> 
 def add_chunks(part: Callable[[int], np.ndarray], width: int, total: np.ndarray) -> None:
     """Makes total ← total + Σ part(low), one chunk after the other in their order.
 
-    A thread does several chunks at a call, as many as their results take `HELD` numbers: a chunk alone may take less
-    time than handing it to a thread.
+    A thread does several chunks at a call, for a chunk alone may take less time than handing it to a thread: as many
+    as their results take `HELD` numbers, and so that there are eight calls for the threads to share.
     """
-    each = CHUNK * max(1, min(16, HELD // max(total.size, 1)))
+    each = CHUNK * max(1, min(16, HELD // max(total.size, 1), width // (8 * CHUNK)))
     tasks = range(0, width, each)
     for pieces in in_order(
         lambda first: [part(x) for x in range(first, min(first + each, width), CHUNK)], tasks
