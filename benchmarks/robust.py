@@ -2,7 +2,8 @@
 
     python benchmarks/robust.py digits      [--json FILE] [--markdown FILE] [--picture FILE]    a few minutes
     python benchmarks/robust.py fashion     the same on Fashion-MNIST, 25 clients                   about half an hour
-    python benchmarks/robust.py bucketing   the study of Karimireddy, He and Jaggi (ICLR 2022), on Fashion-MNIST
+    python benchmarks/robust.py bucketing   the study of Karimireddy, He and Jaggi (ICLR 2022), on Fashion-MNIST;
+                                            three quarters of an hour
 
 `digits` and `fashion`: softmax regression, FedAvg, test accuracy after the last round. Clients' data are alike
 (γ = 1) or mostly sorted by label (γ = 0.3); a tenth to a fifth of the clients is hostile. The radius of centred
